@@ -30,9 +30,9 @@ from bookie.disk.descriptor_limit import raise_limit
 from bookie.endings import ExitCode, ending_of, exit_code_of
 from bookie.http import OpenRoutes
 from bookie.main import run_bookie
-from ledger.tasks.task_errors import first_error
-from namespace.events import start_logging
-from namespace.zookeeper import open_zookeeper_store
+from ledger.metadata_store.zookeeper import open_zookeeper_store
+from ledger.runtime.events import start_logging
+from ledger.runtime.tasks.task_errors import first_error
 
 log = logging.getLogger("bookie")
 

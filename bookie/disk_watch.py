@@ -27,8 +27,8 @@ from bookie.disk.fullness import Fullness, FullnessConfig, evaluate_fullness
 from bookie.disk.reserve import Reserve
 from bookie.errors import DirectoryError, FormatError, SpaceAgainError, StateError
 from bookie.requests.rights import Rights
-from ledger.tasks.failure_domain import report_contained
-from namespace.errors import NamespaceError
+from ledger.metadata_store.errors import NamespaceError
+from ledger.runtime.tasks.failure_domain import report_contained
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """The errors that end a bookie, each with its reason and its exit code.
 
 Every other error ends one connection, one ledger's work or one round
-(``ledger.tasks.failure_domain``).
+(``ledger.runtime.tasks.failure_domain``).
 
 Inside: the list, the exit code of an error. Not inside: raising the errors, the process (``__main__``).
 Always: the table in docs/running.md, "What ends a bookie", has the same rows; a test compares them.
@@ -26,7 +26,7 @@ from bookie.errors import (
     StorageFailedError,
 )
 from ledger.errors import MetadataFormatError
-from namespace.errors import NamespaceError
+from ledger.metadata_store.errors import NamespaceError
 
 
 class ExitCode(enum.IntEnum):

@@ -1,7 +1,7 @@
 """How long something took: count, sum, and quantiles of the last whole minute.
 
 A sample is one addition to an integer of a list, so a batch costs about a microsecond. The buckets are those
-of the client's histograms (``ledger.statistics.histogram``).
+of the client's histograms (``ledger.runtime.statistics.histogram``).
 
 Source: DataSketchesOpStatsLogger.java for the meaning; the buckets are our own.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ledger.statistics.histogram import BUCKETS, QUANTILES, bucket_of, quantile_of
+from ledger.runtime.statistics.histogram import BUCKETS, QUANTILES, bucket_of, quantile_of
 
 WINDOW_S = 60.0
 

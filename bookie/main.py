@@ -73,10 +73,10 @@ from ledger.catalog.service_info import (
 )
 from ledger.config import ClientConfig
 from ledger.replication import AutoRecoveryStats
-from ledger.tasks.task_errors import only_error
+from ledger.runtime.clock import wall_ms
+from ledger.runtime.readiness import READY, STOPPING, notify
+from ledger.runtime.tasks.task_errors import only_error
 from ledger.transport.config import TransportConfig
-from namespace.clock import wall_ms
-from namespace.readiness import READY, STOPPING, notify
 
 DRAIN_S = 3.0  # for the replies still to be sent when a bookie stops
 WITHDRAW_S = 2.0

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from dlog import shards as shards
     from dlog import typed as typed
     from dlog import wal as wal
-    from dlog.access_control.entries import AccessControlEntry as AccessControlEntry
-    from dlog.access_control.entries import Denial as Denial
-    from dlog.access_control.nodes import AccessControlEntries as AccessControlEntries
     from dlog.config import HealConfig as HealConfig
     from dlog.config import NamespaceConfig as NamespaceConfig
     from dlog.config import ReaderConfig as ReaderConfig
@@ -57,8 +54,11 @@ if TYPE_CHECKING:
     from dlog.errors import LogLockLostError as LogLockLostError
     from dlog.errors import LogMetadataError as LogMetadataError
     from dlog.errors import LogNotFoundError as LogNotFoundError
+    from dlog.errors import LogPromotedError as LogPromotedError
     from dlog.errors import LogReaderIdleError as LogReaderIdleError
     from dlog.errors import LogReaderStalledError as LogReaderStalledError
+    from dlog.errors import LogRenamedError as LogRenamedError
+    from dlog.errors import LogRenameError as LogRenameError
     from dlog.errors import LogTruncatedError as LogTruncatedError
     from dlog.errors import LogUnavailableError as LogUnavailableError
     from dlog.errors import LogWriteError as LogWriteError
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from dlog.errors import NamespaceLostError as NamespaceLostError
     from dlog.errors import NamespaceNotBoundError as NamespaceNotBoundError
     from dlog.errors import PositionConflictError as PositionConflictError
+    from dlog.errors import PromotionError as PromotionError
     from dlog.errors import ReadOnlyError as ReadOnlyError
     from dlog.errors import RecordOutcome as RecordOutcome
     from dlog.errors import RecordTooLongError as RecordTooLongError
@@ -76,18 +77,12 @@ if TYPE_CHECKING:
     from dlog.errors import WriterClosedError as WriterClosedError
     from dlog.errors import WriterOverloadedError as WriterOverloadedError
     from dlog.format.compression import Compression as Compression
-    from dlog.format.dlsn import DLSN as DLSN
     from dlog.format.record import PAYLOAD_BYTES_MAX as PAYLOAD_BYTES_MAX
     from dlog.format.record import Record as Record
     from dlog.ledgers import open_ledgers as open_ledgers
-    from dlog.metadata.cursor_nodes import Cursor as Cursor
-    from dlog.metadata.properties import LogProperties as LogProperties
-    from dlog.metadata.properties import PropertiesConflictError as PropertiesConflictError
     from dlog.namespace_handle import Namespace as Namespace
     from dlog.promotion.sides import PromotionProgress as PromotionProgress
     from dlog.promotion.sides import PromotionStatus as PromotionStatus
-    from dlog.promotion_errors import LogPromotedError as LogPromotedError
-    from dlog.promotion_errors import PromotionError as PromotionError
     from dlog.promotions import promote as promote
     from dlog.read.cursors import LogCursors as LogCursors
     from dlog.read.entry_verifier import EntryFault as EntryFault
@@ -102,8 +97,6 @@ if TYPE_CHECKING:
     from dlog.read.record_batch import RecordBatch as RecordBatch
     from dlog.read.verifier import LogProblem as LogProblem
     from dlog.read.verifier import LogVerification as LogVerification
-    from dlog.rename_errors import LogRenamedError as LogRenamedError
-    from dlog.rename_errors import LogRenameError as LogRenameError
     from dlog.repair.findings import Finding as Finding
     from dlog.repair.findings import FindingKind as FindingKind
     from dlog.repair.mending import LogCheck as LogCheck
@@ -111,23 +104,30 @@ if TYPE_CHECKING:
     from dlog.repair.orphans import OrphanLedger as OrphanLedger
     from dlog.repair.orphans import OrphanOrigin as OrphanOrigin
     from dlog.repair.orphans import OrphanOutcome as OrphanOutcome
-    from dlog.segments.retention import Retention as Retention
     from dlog.write.log_writer import LogWriter as LogWriter
     from dlog.write.pending import Pending as Pending
     from ledger.digest import DigestType as DigestType
-    from ledger.statistics.histogram import Histogram as Histogram
-    from ledger.statistics.snapshot import Statistics as Statistics
+    from ledger.runtime.statistics.histogram import Histogram as Histogram
+    from ledger.runtime.statistics.snapshot import Statistics as Statistics
+    from namespace.access_control.entries import AccessControlEntry as AccessControlEntry
+    from namespace.access_control.entries import Denial as Denial
+    from namespace.access_control.nodes import AccessControlEntries as AccessControlEntries
+    from namespace.cursor_nodes import Cursor as Cursor
+    from namespace.dlsn import DLSN as DLSN
+    from namespace.properties import LogProperties as LogProperties
+    from namespace.properties import PropertiesConflictError as PropertiesConflictError
+    from namespace.segments.retention import Retention as Retention
 
 # A library logs nothing unless its program configures logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # Module -> names. A name is imported when it is first used, so a program pays only for what it uses.
 _NAMES = {
-    "dlog.access_control.entries": (
+    "namespace.access_control.entries": (
         "AccessControlEntry",
         "Denial",
     ),
-    "dlog.access_control.nodes": ("AccessControlEntries",),
+    "namespace.access_control.nodes": ("AccessControlEntries",),
     "dlog.config": (
         "NamespaceConfig",
         "HealConfig",
@@ -146,10 +146,9 @@ _NAMES = {
         "ConfigError",
         "CorruptLogError",
         "CursorConflictError",
+        "DLogError",
         "DecryptionError",
         "DiskFullError",
-        "DiskFullError",
-        "DLogError",
         "EmbeddedStoreError",
         "EncryptionKeyError",
         "EndOfStreamError",
@@ -159,12 +158,15 @@ _NAMES = {
         "InvalidUriError",
         "LogExistsError",
         "LogFencedError",
-        "LogLockedError",
         "LogLockLostError",
+        "LogLockedError",
         "LogMetadataError",
         "LogNotFoundError",
+        "LogPromotedError",
         "LogReaderIdleError",
         "LogReaderStalledError",
+        "LogRenameError",
+        "LogRenamedError",
         "LogTruncatedError",
         "LogUnavailableError",
         "LogWriteError",
@@ -172,6 +174,7 @@ _NAMES = {
         "NamespaceLostError",
         "NamespaceNotBoundError",
         "PositionConflictError",
+        "PromotionError",
         "ReadOnlyError",
         "RecordOutcome",
         "RecordTooLongError",
@@ -183,26 +186,22 @@ _NAMES = {
         "WriterOverloadedError",
     ),
     "dlog.format.compression": ("Compression",),
-    "dlog.format.dlsn": ("DLSN",),
+    "namespace.dlsn": ("DLSN",),
     "dlog.format.record": (
         "PAYLOAD_BYTES_MAX",
         "Record",
     ),
     "dlog.ledgers": ("open_ledgers",),
-    "dlog.metadata.cursor_nodes": ("Cursor",),
-    "dlog.metadata.properties": (
+    "namespace.cursor_nodes": ("Cursor",),
+    "namespace.properties": (
         "LogProperties",
         "PropertiesConflictError",
     ),
-    "dlog.segments.retention": ("Retention",),
+    "namespace.segments.retention": ("Retention",),
     "dlog.namespace_handle": ("Namespace",),
     "dlog.promotion.sides": (
         "PromotionProgress",
         "PromotionStatus",
-    ),
-    "dlog.promotion_errors": (
-        "LogPromotedError",
-        "PromotionError",
     ),
     "dlog.promotions": ("promote",),
     "dlog.read.cursors": ("LogCursors",),
@@ -226,10 +225,6 @@ _NAMES = {
         "LogProblem",
         "LogVerification",
     ),
-    "dlog.rename_errors": (
-        "LogRenameError",
-        "LogRenamedError",
-    ),
     "dlog.repair.findings": (
         "Finding",
         "FindingKind",
@@ -246,8 +241,8 @@ _NAMES = {
     "dlog.write.log_writer": ("LogWriter",),
     "dlog.write.pending": ("Pending",),
     "ledger.digest": ("DigestType",),
-    "ledger.statistics.histogram": ("Histogram",),
-    "ledger.statistics.snapshot": ("Statistics",),
+    "ledger.runtime.statistics.histogram": ("Histogram",),
+    "ledger.runtime.statistics.snapshot": ("Statistics",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 

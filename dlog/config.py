@@ -26,9 +26,9 @@ from dlog.format.large_record import LARGE_RECORD_BYTES_MAX
 from dlog.format.record import PAYLOAD_BYTES_MAX
 from ledger.auth.auth import AuthFactory
 from ledger.digest import DigestType
+from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity
 from ledger.placement.config import PlacementConfig, PlacementPolicy
 from ledger.transport.bookie_security import BookieSecurity
-from namespace.zookeeper_security import ZooKeeperSecurity
 
 _POSITIVE_OR_NONE: Any = optional(gt(0))
 

@@ -22,24 +22,24 @@ import trio
 
 from dlog.config import NamespaceConfig
 from dlog.errors import DiskFullError, NamespaceNotBoundError, as_dlog_error, error_of_system
-from dlog.federation.federated_store import FederatedStore
-from dlog.metadata.binding import Binding, new_binding
-from dlog.metadata.bindings import access_control_path, bind, resolve_binding
-from dlog.metadata.namespace_uri import NamespaceUri, parse_namespace_uri
 from dlog.namespace_handle import Namespace
-from dlog.segments.segment import FIRST_SEGMENT_SEQNO
 from dlog.settings import has_settings, load_settings
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import LedgerError
-from ledger.tasks.service_tasks import ServiceTasks, open_service_tasks
+from ledger.metadata_store.errors import NamespaceError, NodeExistsError
+from ledger.metadata_store.read_only import ReadOnlyStore
+from ledger.metadata_store.store import MetadataStore
+from ledger.metadata_store.zookeeper_security import NO_SECURITY, security_of_environment
+from ledger.runtime.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport import bookie_security
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
-from namespace.errors import NamespaceError, NodeExistsError
-from namespace.read_only import ReadOnlyStore
-from namespace.store import MetadataStore
-from namespace.zookeeper_security import NO_SECURITY, security_of_environment
+from namespace.binding import Binding, new_binding
+from namespace.bindings import access_control_path, bind, resolve_binding
+from namespace.federated_store import FederatedStore
+from namespace.namespace_uri import NamespaceUri, parse_namespace_uri
+from namespace.segments.segment import FIRST_SEGMENT_SEQNO
 
 # Directories that exist in memory only, by path: those of ``dlog.testing``.
 in_memory: dict[str, Callable[[NamespaceConfig, bool], AbstractAsyncContextManager[Parts]]] = {}

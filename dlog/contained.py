@@ -9,8 +9,8 @@ Source: our own; docs/running.md, "What ends a bookie".
 from __future__ import annotations
 
 from dlog.errors import DLogError
-from ledger.tasks.failure_domain import first_line, report_contained
-from ledger.tasks.task_errors import first_error
+from ledger.runtime.tasks.failure_domain import first_line, report_contained
+from ledger.runtime.tasks.task_errors import first_error
 
 
 def contained_error(operation: str, log: str, error: Exception) -> DLogError:

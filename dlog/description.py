@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import attrs
 
-from dlog.format.dlsn import DLSN
-from dlog.segments.segment import LogSegment, TruncationStatus
+from namespace.dlsn import DLSN
+from namespace.segments.segment import LogSegment, TruncationStatus
 
 
 @attrs.frozen

@@ -17,7 +17,7 @@ offset  size  field
 The cipher's key is HKDF-SHA-256 of the provider's key, with the salt, and with "dlog payload 1" and the log's
 origin as info. So a nonce is a counter and never repeats, also with many writers and one key for years. The
 associated data is the header, the log's origin and the transaction id. The origin is the log's name, unless
-logs were renamed (``dlog.metadata.origin``).
+logs were renamed (``namespace.origin``).
 
 Source: NIST SP 800-38D; RFC 5869. Ours: Apache's readers get these bytes as the payload.
 """
@@ -34,12 +34,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dlog.errors import ConfigError, DecryptionError, EncryptionKeyError
-from namespace.secret_file import SecretFileError, SecretOf, load_secret
+from ledger.runtime.secret_file import SecretFileError, SecretOf, load_secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    from dlog.format.dlsn import DLSN
+    from namespace.dlsn import DLSN
 
 KEY_BYTES = 32
 KEY_ID_BYTES_MAX = 64
@@ -160,7 +160,7 @@ class PayloadSealer:
     """Encrypts the payloads of one writer. The provider is asked for its current key once, here.
 
     Args:
-        origin: The name that the log's records are bound to (``dlog.metadata.origin``).
+        origin: The name that the log's records are bound to (``namespace.origin``).
 
     Raises:
         ConfigError: The package ``cryptography`` is missing.

@@ -1,7 +1,7 @@
 """The errors of ``dlog``: one class for each reaction of a caller.
 
-``dlog`` raises no other errors. ``translated`` turns an error of the metadata store or of a ledger into one
-of these; the original is the ``__cause__``.
+``dlog`` raises no other errors; those of ``namespace.errors`` are here, too. ``translated`` turns an error of
+the metadata store or of a ledger into one of these; the original is the ``__cause__``.
 Always: an error about a submitted record says whether the record is in the log (``RecordOutcome``).
 
 Source: DistributedLog, DLException.java and its subclasses. ``code`` is the status code of the matching Java
@@ -10,59 +10,38 @@ error, if there is one (docs/stream-format.md 8).
 
 from __future__ import annotations
 
-import enum
-from typing import Any, ClassVar
-
 from ledger import errors as ledger_errors
-from namespace import errors as namespace_errors
-
-
-class RecordOutcome(enum.Enum):
-    """The known outcome of a submitted record."""
-
-    PENDING = "pending"  # in flight, or waiting to be sent
-    DURABLE = "durable"  # in the log at its DLSN
-    NOT_WRITTEN = "not written"  # not in the log, now and later
-    UNKNOWN = "unknown"  # may be in the log later; read the end of the log to find out
-
-
-class DLogError(Exception):
-    """The base class of all errors of this package."""
-
-    code: ClassVar[int] = 500
-
-
-class InvalidUriError(DLogError):
-    """A namespace URI cannot be parsed; the message names the part."""
-
-
-class InvalidLogNameError(DLogError):
-    """A log name has forbidden characters or parts; the message names them."""
-
-    code = 602
-
-
-class ConfigError(DLogError, ValueError):
-    """Settings contradict each other or the namespace. Nothing was opened."""
-
-
-class NamespaceNotBoundError(DLogError):
-    """There is no DistributedLog binding at the namespace's path or above it.
-
-    Bind the namespace, or open it with ``create=True``.
-    """
+from ledger.metadata_store import errors as store_errors
+from namespace.errors import AccessDeniedError as AccessDeniedError
+from namespace.errors import ConfigError as ConfigError
+from namespace.errors import CursorConflictError as CursorConflictError
+from namespace.errors import DLogError as DLogError
+from namespace.errors import EndOfStreamError as EndOfStreamError
+from namespace.errors import InvalidCursorNameError as InvalidCursorNameError
+from namespace.errors import InvalidLogNameError as InvalidLogNameError
+from namespace.errors import InvalidUriError as InvalidUriError
+from namespace.errors import LogExistsError as LogExistsError
+from namespace.errors import LogFencedError as LogFencedError
+from namespace.errors import LogInUseError as LogInUseError
+from namespace.errors import LogMetadataError as LogMetadataError
+from namespace.errors import LogNotFoundError as LogNotFoundError
+from namespace.errors import LogPromotedError as LogPromotedError
+from namespace.errors import LogRenamedError as LogRenamedError
+from namespace.errors import LogRenameError as LogRenameError
+from namespace.errors import LogTruncatedError as LogTruncatedError
+from namespace.errors import LogUnavailableError as LogUnavailableError
+from namespace.errors import NamespaceNotBoundError as NamespaceNotBoundError
+from namespace.errors import PromotionError as PromotionError
+from namespace.errors import RecordOutcome as RecordOutcome
+from namespace.errors import SegmentGapError as SegmentGapError
+from namespace.errors import TxidOutOfOrderError as TxidOutOfOrderError
+from namespace.errors import WriteError as WriteError
 
 
 class NamespaceClosedError(DLogError):
     """The namespace, writer or reader was used after it was closed."""
 
     code = 502
-
-
-class LogUnavailableError(DLogError):
-    """ZooKeeper or bookies are out of reach, or too few bookies are up. Nothing is damaged; try later."""
-
-    code = 505
 
 
 class TooFewBookiesError(LogUnavailableError):
@@ -80,12 +59,6 @@ class TooFewBookiesError(LogUnavailableError):
         self.wanted = wanted
         self.bookies = bookies  # the writable ones
         self.readonly = readonly
-
-
-class AccessDeniedError(DLogError):
-    """The identity of this program lacks the right. Nothing was changed; trying again does not help."""
-
-    code = 403
 
 
 class ReadOnlyError(DLogError):
@@ -111,28 +84,6 @@ class NamespaceLostError(LogUnavailableError):
     """
 
 
-class LogNotFoundError(DLogError):
-    """The log does not exist, or was deleted. Create it with ``create_log`` or `dlog log create`."""
-
-    code = 510
-
-    def __init__(self, log: str, evidence: str = "") -> None:
-        do = f"`dlog log create {log}` or create_log() creates it"
-        super().__init__(f"log {log!r} does not exist{evidence and f' ({evidence})'}; {do}")
-        self.log, self.evidence = log, evidence
-
-
-class LogExistsError(DLogError):
-    """The log exists already. Pass ``exist_ok=True`` to allow that."""
-
-    code = 522
-
-    def __init__(self, log: str, do: str = "") -> None:
-        do = do or "to allow that, pass exist_ok=True in Python or --exist-ok on the command line"
-        super().__init__(f"log {log!r} exists already; {do}")
-        self.log = log
-
-
 class LogLockedError(DLogError):
     """Another writer held the log's lock until the timeout. Close that writer, or wait longer."""
 
@@ -144,28 +95,6 @@ class LogLockedError(DLogError):
             f"waited {waited_s:g} s; close that writer, or wait longer with lock_timeout_s"
         )
         self.log, self.owner = log, owner
-
-
-class LogMetadataError(DLogError):
-    """Stored metadata does not parse or contradicts itself. Nothing was written over it."""
-
-    code = 506
-
-
-class SegmentGapError(LogMetadataError):
-    """A segment is missing between two others. Nothing is listed: a reader would skip its records."""
-
-    def __init__(self, log: str, evidence: str, position: object = None) -> None:
-        super().__init__(f"log {log!r}: a segment is missing: {evidence}")
-        self.log, self.evidence, self.position = log, evidence, position
-
-
-class LogInUseError(LogMetadataError):
-    """A node of the log cannot be deleted: a writer holds the lock, or segments are left."""
-
-    def __init__(self, log: str, evidence: str) -> None:
-        super().__init__(f"log {log!r}: not deleted: {evidence}")
-        self.log, self.evidence = log, evidence
 
 
 class EntryFormatError(DLogError):
@@ -216,52 +145,6 @@ class DecryptionError(DLogError):
         self.log, self.dlsn, self.key_id, self.evidence = log, dlsn, key_id, evidence
 
 
-class LogTruncatedError(DLogError):
-    """Records at this position, or after it, were truncated or purged.
-
-    Open a reader at EARLIEST for the records left.
-    """
-
-    code = 511
-
-    def __init__(self, log: str, position: object, first_left: object) -> None:
-        super().__init__(
-            f"log {log!r}: position {position} is gone (truncated or purged); the log now begins at "
-            f"{first_left}. Open a reader at dlog.EARLIEST to continue there"
-        )
-        self.log, self.position, self.first_left = log, position, first_left
-
-
-class InvalidCursorNameError(DLogError):
-    """A cursor name is empty, too long, or has forbidden characters; the message names the reason."""
-
-    code = 602
-
-
-class CursorConflictError(DLogError):
-    """Another reader has moved the cursor. Nothing was changed; open a reader with the cursor again."""
-
-    code = 502
-
-    def __init__(self, log: str, cursor: str, expected: object, actual: object) -> None:
-        super().__init__(
-            f"log {log!r}: cursor {cursor!r} is at {'no position' if actual is None else actual}, not at"
-            f" {'no position' if expected is None else expected} any more: another reader has moved it. Open"
-            " a reader with this cursor again to continue where it is now"
-        )
-        self.log, self.cursor, self.expected, self.actual = log, cursor, expected, actual
-
-
-class EndOfStreamError(DLogError):
-    """The log is sealed: it has no more records and takes none."""
-
-    code = 512
-
-    def __init__(self, log: str) -> None:
-        super().__init__(f"log {log!r} is sealed (end of stream): it has no more records and takes none")
-        self.log = log
-
-
 class LogReaderStalledError(DLogError):
     """The reader could not read for longer than its retry timeout; ``reason`` says why."""
 
@@ -277,34 +160,6 @@ class LogReaderStalledError(DLogError):
 
 class LogReaderIdleError(LogReaderStalledError):
     """No entry of the log arrived for ``ReaderConfig.idle_timeout_s``. The reader stays usable."""
-
-
-class WriteError(DLogError):
-    """A record was not written, or that is unknown. ``outcome`` says whether the record may be in the log.
-
-    Raised by ``append_many``, it is about the first record that is not known to be durable; ``durable`` has
-    the positions of those before it.
-    """
-
-    code = 514
-
-    def __init__(self, message: str, outcome: RecordOutcome = RecordOutcome.NOT_WRITTEN) -> None:
-        super().__init__(f"{message} (this record: {outcome.value})")
-        self.message, self.outcome = message, outcome
-        self.durable: tuple[Any, ...] = ()  # DLSNs, of a module above this one
-
-    def __str__(self) -> str:
-        if not self.durable:
-            return super().__str__()
-        return f"{super().__str__()}; {len(self.durable)} records of the call before it are durable"
-
-    def about(self, outcome: RecordOutcome) -> WriteError:
-        """The same error for another record: a new object, so that each caller has its own traceback."""
-        twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        WriteError.__init__(twin, self.message, outcome)
-        twin.__cause__ = self.__cause__
-        return twin
 
 
 class RecordTooLongError(WriteError):
@@ -331,19 +186,6 @@ class BatchTooLongError(WriteError):
         )
         self.log, self.records = log, records
         self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
-
-
-class TxidOutOfOrderError(WriteError):
-    """The transaction id is negative, reserved, or lower than the one before it."""
-
-    code = 513
-
-    def __init__(self, log: str, txid: int, last_txid: int) -> None:
-        super().__init__(
-            f"log {log!r}: txid {txid} after txid {last_txid}; transaction ids must not decrease, "
-            "and must lie between 0 and 2**63 - 2"
-        )
-        self.log, self.txid, self.last_txid = log, txid, last_txid
 
 
 class TxidReusedError(WriteError):
@@ -396,23 +238,6 @@ class WriterClosedError(WriteError):
     def __init__(self, log: str, why: str = "the writer was closed", do: str = "open a new writer") -> None:
         super().__init__(f"log {log!r}: {why}; {do}")
         self.log = log
-
-
-class LogFencedError(WriteError):
-    """Another writer took the log over. This writer has stopped.
-
-    To write again, call ``reopen`` or open a new writer. Both wait for the other writer's lock, up to the
-    timeout.
-    """
-
-    code = 504
-
-    def __init__(self, log: str, evidence: str, outcome: RecordOutcome = RecordOutcome.NOT_WRITTEN) -> None:
-        super().__init__(
-            f"log {log!r} was taken over from this writer: {evidence}; reopen it or open a new writer",
-            outcome,
-        )
-        self.log, self.evidence = log, evidence
 
 
 class LogLockLostError(LogFencedError):
@@ -479,7 +304,7 @@ class translated:  # noqa: N801 - used as a function, on hot paths
     def __enter__(self) -> None: ...
 
     def __exit__(self, exc_type: object, exc: BaseException | None, traceback: object) -> None:
-        if isinstance(exc, ledger_errors.LedgerError | namespace_errors.NamespaceError):
+        if isinstance(exc, ledger_errors.LedgerError | store_errors.NamespaceError):
             error = as_dlog_error(exc, self._log, self._doing)
             raise error from (error_of_system(exc) if isinstance(error, DiskFullError) else None) or exc
 
@@ -497,11 +322,11 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
     match exc:
         case DLogError():
             return exc
-        case ledger_errors.MetadataStoreError(__cause__=namespace_errors.NamespaceError() as cause):
+        case ledger_errors.MetadataStoreError(__cause__=store_errors.NamespaceError() as cause):
             return as_dlog_error(cause, log, doing)
-        case namespace_errors.InvalidStoreAddressError():
+        case store_errors.InvalidStoreAddressError():
             return InvalidUriError(str(exc))
-        case namespace_errors.StoreFormatError() | ledger_errors.MetadataFormatError():
+        case store_errors.StoreFormatError() | ledger_errors.MetadataFormatError():
             return LogMetadataError(f"{place}: {exc}; nothing was changed")
         case ledger_errors.SecuritySettingsError() | ledger_errors.TracingError():
             return ConfigError(str(exc))
@@ -509,20 +334,20 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
             return DLogError(str(exc))
         case ledger_errors.AccessDeniedError() | ledger_errors.LedgerReadError(is_denied=True):
             return AccessDeniedError(f"{place}: {exc}")
-        case namespace_errors.ReadOnlyStoreError() | ledger_errors.ReadOnlyError():
+        case store_errors.ReadOnlyStoreError() | ledger_errors.ReadOnlyError():
             return ReadOnlyError(f"{place}")
-        case namespace_errors.AccessDeniedError() | namespace_errors.StoreSecurityError():
+        case store_errors.AccessDeniedError() | store_errors.StoreSecurityError():
             return AccessDeniedError(f"{place}: {exc}")
-        case namespace_errors.SessionExpiredError():
+        case store_errors.SessionExpiredError():
             over = f"{place}: the session with the metadata store is over"
             return NamespaceLostError(f"{over} ({exc}); open the namespace again")
-        case namespace_errors.StoreFullError():
+        case store_errors.StoreFullError():
             return DiskFullError(f"{place}: {exc}")
-        case namespace_errors.ConnectionLostError() | namespace_errors.StoreUnreachableError():
+        case store_errors.ConnectionLostError() | store_errors.StoreUnreachableError():
             return LogUnavailableError(
                 f"{place}: the metadata store cannot be reached ({exc}); try again later"
             )
-        case namespace_errors.NamespaceError():
+        case store_errors.NamespaceError():
             return LogMetadataError(f"{place}: unexpected state of the metadata: {exc}")
         case ledger_errors.DirectoryMovedError():
             return NamespaceLostError(str(exc))

@@ -7,9 +7,9 @@
     with dlog.events.event_context(service="billing"):
         async with namespace.open_writer("orders") as log: ...  # all of its events have service=billing
 
-Inside: names for applications. Not inside: the events (``namespace.events``).
+Inside: names for applications. Not inside: the events (``ledger.runtime.events``).
 """
 
-from namespace.events import ATTRIBUTE, JsonFormatter, event_context
+from ledger.runtime.events import ATTRIBUTE, JsonFormatter, event_context
 
 __all__ = ["ATTRIBUTE", "JsonFormatter", "event_context"]

@@ -16,13 +16,13 @@ import trio
 from dlog.config import NamespaceConfig
 from dlog.connect import client_config
 from dlog.errors import InvalidUriError, NamespaceNotBoundError
-from dlog.metadata.namespace_uri import parse_namespace_uri
 from dlog.settings import load_settings
 from ledger.client import LedgerClient
 from ledger.config import ClientConfig
 from ledger.deploy import Deployment, open_deployment
 from ledger.errors import ClusterNotFoundError
-from namespace.service_uri import ServiceUri
+from ledger.metadata_store.service_uri import ServiceUri
+from namespace.namespace_uri import parse_namespace_uri
 
 UNNAMED = "distributedlog://localhost/unnamed"  # for settings of a cluster that no namespace names
 
@@ -117,7 +117,7 @@ async def ledgers_uri(uri: str) -> str:
         InvalidUriError, InvalidStoreAddressError: The URI cannot be parsed, or is that of a directory.
         ConfigError: Settings are wrong.
         NamespaceNotBoundError: There is no such namespace.
-        namespace.errors.NamespaceError
+        ledger.metadata_store.errors.NamespaceError
     """
     scheme = uri.strip().partition(":")[0].lower()
     if scheme.startswith("zk"):
@@ -131,8 +131,8 @@ async def ledgers_uri(uri: str) -> str:
 
 
 async def _service_uri_of_namespace(uri: str, config: NamespaceConfig) -> str:
-    from dlog.metadata.bindings import resolve_binding
-    from namespace.zookeeper import open_zookeeper_store
+    from ledger.metadata_store.zookeeper import open_zookeeper_store
+    from namespace.bindings import resolve_binding
 
     where = parse_namespace_uri(uri)
     async with open_zookeeper_store(

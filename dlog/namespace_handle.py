@@ -16,12 +16,8 @@ from functools import partial
 
 import trio
 
-from dlog.access_control.entries import Denial
 from dlog.config import WriterConfig
-from dlog.errors import EndOfStreamError, LogLockedError, translated
-from dlog.format.dlsn import DLSN
-from dlog.metadata.cursor_nodes import check_cursor_name
-from dlog.metadata.policy import Policy, Right, encode_policy
+from dlog.errors import EndOfStreamError, LogLockedError, LogPromotedError, translated
 from dlog.operations.access_administration import AccessAdministration
 from dlog.operations.administration import LogAdministration
 from dlog.operations.batches import LogBatches
@@ -31,7 +27,6 @@ from dlog.operations.promoting import LogPromotion
 from dlog.operations.queries import LogQueries
 from dlog.operations.renaming import LogRenaming
 from dlog.promotion.record import SourcePhase
-from dlog.promotion_errors import LogPromotedError
 from dlog.read.cursors import LogCursors, attach_cursor
 from dlog.read.log_reader import LogReader, open_log_reader
 from dlog.read.observed_reader import ObservedLogReader
@@ -40,8 +35,12 @@ from dlog.read.read_only_log import ReadOnlyLog
 from dlog.write.log_writer import LogWriter
 from dlog.write.opening import open_log_writer, take_lock
 from dlog.write.segment_lifecycle import SegmentLifecycle
-from ledger.audit import audited_async
-from namespace.lock import DistributedLock
+from ledger.metadata_store.lock import DistributedLock
+from ledger.runtime.audit import audited_async
+from namespace.access_control.entries import Denial
+from namespace.cursor_nodes import check_cursor_name
+from namespace.dlsn import DLSN
+from namespace.policy import Policy, Right, encode_policy
 
 
 class Namespace(

@@ -14,9 +14,9 @@ from typing import TypeVar
 import trio
 
 from dlog.errors import DLogError, LogUnavailableError, NamespaceLostError
-from namespace.errors import ConnectionLostError, StoreDiskError
-from namespace.events import event
-from namespace.store import MetadataStore, SessionState
+from ledger.metadata_store.errors import ConnectionLostError, StoreDiskError
+from ledger.metadata_store.store import MetadataStore, SessionState
+from ledger.runtime.events import event
 
 T = TypeVar("T")
 

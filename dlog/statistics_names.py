@@ -1,7 +1,7 @@
 """The names of a namespace's counters, gauges and histograms, with what each means.
 
 Inside: the tables; docs/observability.md shows them. Not inside: those of ledgers
-(``ledger.statistics.names``).
+(``ledger.runtime.statistics.names``).
 
 Source: DistributedLog, BKLogSegmentWriter.java, AbstractLogWriter: ``log_writer``. A name with this prefix is
 Apache's and means the same there.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ledger.statistics import Recorder, Statistics, names
+from ledger.runtime.statistics import Recorder, Statistics, names
 
 APPEND = "log_writer_write"
 APPEND_MANY = "log_writer_bulk_write"

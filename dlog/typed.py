@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 import attrs
 
 from dlog.errors import DLogError
-from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
+from namespace.dlsn import DLSN
 
 try:
     from cattrs.preconf.json import JsonConverter, make_converter

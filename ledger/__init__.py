@@ -64,17 +64,17 @@ if TYPE_CHECKING:
     from ledger.metadata import Ensemble as Ensemble
     from ledger.metadata import LedgerMetadata as LedgerMetadata
     from ledger.metadata import LedgerState as LedgerState
+    from ledger.metadata_store.errors import InvalidStoreAddressError as InvalidStoreAddressError
     from ledger.placement.config import PlacementConfig as PlacementConfig
     from ledger.placement.config import PlacementPolicy as PlacementPolicy
     from ledger.read.handle import ReadHandle as ReadHandle
-    from ledger.statistics.histogram import Histogram as Histogram
-    from ledger.statistics.snapshot import Statistics as Statistics
+    from ledger.runtime.statistics.histogram import Histogram as Histogram
+    from ledger.runtime.statistics.snapshot import Statistics as Statistics
     from ledger.transport.bookie_security import BookieSecurity as BookieSecurity
     from ledger.transport.bookie_security import load_bookie_security as load_bookie_security
     from ledger.transport.config import TransportConfig as TransportConfig
     from ledger.write.adv_handle import AdvWriteHandle as AdvWriteHandle
     from ledger.write.handle import WriteHandle as WriteHandle
-    from namespace.errors import InvalidStoreAddressError as InvalidStoreAddressError
 
 # A library prints nothing unless its program configures logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -90,8 +90,8 @@ _EXPORTS = {
     "DigestType": "ledger.digest",
     "Ensemble": "ledger.metadata",
     "Entry": "ledger.digest",
-    "Histogram": "ledger.statistics.histogram",
-    "InvalidStoreAddressError": "namespace.errors",
+    "Histogram": "ledger.runtime.statistics.histogram",
+    "InvalidStoreAddressError": "ledger.metadata_store.errors",
     "Layout": "ledger.catalog.paths",
     "LedgerClient": "ledger.client",
     "LedgerMetadata": "ledger.metadata",
@@ -100,7 +100,7 @@ _EXPORTS = {
     "PlacementPolicy": "ledger.placement.config",
     "ReadHandle": "ledger.read.handle",
     "SaslAuth": "ledger.auth.sasl",
-    "Statistics": "ledger.statistics.snapshot",
+    "Statistics": "ledger.runtime.statistics.snapshot",
     "TokenAuth": "ledger.auth.token_auth",
     "TransportConfig": "ledger.transport.config",
     "WriteHandle": "ledger.write.handle",

@@ -26,12 +26,12 @@ from ledger.deploy.deployment import open_client as open_async
 from ledger.digest import DigestType, Entry
 from ledger.errors import ClientClosedError
 from ledger.metadata import LedgerMetadata
+from ledger.metadata_store.service_uri import without_user_info
 from ledger.payloads import as_payload
 from ledger.read.handle import ReadHandle as AsyncReadHandle
-from ledger.statistics import Statistics
-from ledger.tasks.loop_thread import Held, LoopThread
+from ledger.runtime.statistics import Statistics
+from ledger.runtime.tasks.loop_thread import Held, LoopThread
 from ledger.write.handle import WriteHandle as AsyncWriteHandle
-from namespace.service_uri import without_user_info
 
 Buffer = bytes | bytearray | memoryview
 

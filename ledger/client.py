@@ -27,6 +27,8 @@ from ledger.context import ClientContext, OpenEntryLog
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import SECURITY_HINT, BookieError, LedgerError, ReadOnlyError, WrongPasswordError
 from ledger.metadata import Ensemble, LedgerMetadata
+from ledger.metadata_store.errors import BadVersionError, StoreError
+from ledger.metadata_store.store import MetadataStore
 from ledger.placement.bookie_health import BookieHealth
 from ledger.placement.membership import Membership, open_membership
 from ledger.placement.placer import Placer
@@ -37,9 +39,10 @@ from ledger.read.replica_check import ReplicaCheck
 from ledger.read.replica_copy import ReplicaCopy
 from ledger.recovery.opening import recover_ledger
 from ledger.replication_asked import AskedReplication
-from ledger.statistics import Recorder, Statistics, names
-from ledger.statistics.tracing import open_tracing
-from ledger.tasks.background import open_background
+from ledger.runtime.clock import wall_ms
+from ledger.runtime.statistics import Recorder, Statistics, names
+from ledger.runtime.statistics.tracing import open_tracing
+from ledger.runtime.tasks.background import open_background
 from ledger.transport.transport import Dial, Transport, open_transport
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
 from ledger.write.adv_handle import AdvWriteHandle
@@ -47,9 +50,6 @@ from ledger.write.handle import WriteHandle
 from ledger.write.lac_hints import LacHints
 from ledger.write.missed import MissedReplicas
 from ledger.write.timed_handle import TimedWriteHandle
-from namespace.clock import wall_ms
-from namespace.errors import BadVersionError, StoreError
-from namespace.store import MetadataStore
 
 RANDOM_PASSWORD_BYTES = 32
 
@@ -484,7 +484,7 @@ async def open_ledger_client(
 
     Raises:
         MetadataFormatError: The LAYOUT of the root cannot be parsed, or differs from ``layout``.
-        namespace.errors.StoreError: The metadata store failed.
+        ledger.metadata_store.errors.StoreError: The metadata store failed.
         TracingError: ``ClientConfig.tracing`` needs a library that is not installed.
     """
     config = config or ClientConfig()

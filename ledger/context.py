@@ -13,7 +13,7 @@ from ledger.config import ClientConfig
 from ledger.errors import LedgerError
 from ledger.placement.membership import Membership
 from ledger.placement.placer import Placer
-from ledger.statistics.recorder import Recorder
+from ledger.runtime.statistics.recorder import Recorder
 from ledger.transport.transport import Transport
 
 

@@ -1,7 +1,7 @@
 """Rights on the logs of a namespace: the policy, its stored form, and the mark of a log's ledgers.
 
 Inside: the values, the decision, JSON, the custom metadata that name the log of a ledger. Not inside: the
-node in a namespace (``dlog.metadata.policies``), where rights are checked (``dlog.namespace_handle``,
+node in a namespace (``namespace.policies``), where rights are checked (``dlog.namespace_handle``,
 ``bookie.ledger_metadata.log_permissions``).
 Always: a right that no rule grants is denied; a policy that does not parse grants nothing; every policy has a
 rule that lets a principal change it.

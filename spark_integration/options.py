@@ -15,9 +15,9 @@ from fnmatch import fnmatchcase
 import attrs
 
 from dlog.errors import ConfigError
-from dlog.metadata.log_name import check_log_name
-from dlog.metadata.namespace_uri import parse_namespace_uri
 from dlog.settings import read_texts, split_query
+from namespace.log_name import check_log_name
+from namespace.namespace_uri import parse_namespace_uri
 from spark_integration.errors import OptionError
 from spark_integration.places import EARLIEST, LATEST, Places, parse_places
 

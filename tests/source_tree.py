@@ -11,7 +11,7 @@ import attrs
 
 from tests.places import ROOT
 
-PACKAGES = ("namespace", "ledger", "bookie", "dlog", "spark_integration")
+PACKAGES = ("ledger", "bookie", "namespace", "dlog", "spark_integration")
 # Where programs are assembled: these may import everything below a command, bookies included.
 ROOTS = ("ledger/deploy/", "dlog/cluster/", "dlog/cli/", "dlog/testing/")
 GENERATED = re.compile(r"_pb2\.pyi?$")

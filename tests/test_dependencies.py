@@ -42,7 +42,7 @@ TOOLS = {
     "hypercorn": ("examples/key_value_service.py", "hypercorn"),
     "starlette": ("examples/key_value_service.py", "starlette"),
     # kazoo imports it for SASL.
-    "pure-sasl": ("namespace/zookeeper_security.py", "puresasl"),
+    "pure-sasl": ("ledger/metadata_store/zookeeper_security.py", "puresasl"),
 }
 # The platform of the locks, for the markers of requirements.
 LOCKED_FOR = {"python_version": "3.11", "python_full_version": "3.11.9", "sys_platform": "linux"} | {

@@ -119,7 +119,7 @@ def test_ledgers_of_logs_are_deleted_by_one_function() -> None:
 
 def test_trio_is_imported_only_by_shells() -> None:
     # The store seam names trio.Event as the type of a watch; it awaits nothing.
-    allowed = (*SHELLS, "namespace/store.py")
+    allowed = (*SHELLS, "ledger/metadata_store/store.py")
     wrong = [
         module.path
         for module in modules()
@@ -168,7 +168,7 @@ def test_secrets_are_read_in_one_place() -> None:
             named = " ".join(ast.unparse(part) for part in (node.func, *node.args[:1])).lower()
             is_secret = name == "load_cert_chain" or _SECRET_WORDS.search(named)
             if is_secret and not module.lives_in(place):
-                wrong.append(f"{module.path}:{node.lineno}: use namespace.secret_file")
+                wrong.append(f"{module.path}:{node.lineno}: use ledger.runtime.secret_file")
     assert wrong == []
 
 
@@ -297,7 +297,7 @@ def _functions(tree: ast.Module) -> dict[ast.AST, str]:
 
 
 def test_an_error_of_any_class_is_raised_again_or_reported_in_one_way() -> None:
-    """By ``ledger.tasks.failure_domain``, or by ``bookie.storage.failure``. The list has the others."""
+    """By ``ledger.runtime.tasks.failure_domain`` or ``bookie.storage.failure``. The list has the others."""
     found = set()
     for module in modules():
         names = _functions(module.tree)

@@ -23,11 +23,15 @@ from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
 from dlog.cli.main import COMMANDS, main
 from dlog.errors import InvalidUriError
-from dlog.metadata.namespace_uri import parse_namespace_uri
-from namespace.errors import InvalidStoreAddressError, StoreSecurityError
-from namespace.service_uri import parse_directory_uri, parse_metadata_service_uri, without_user_info
-from namespace.zookeeper import open_zookeeper_store
-from namespace.zookeeper_security import ZooKeeperSecurity
+from ledger.metadata_store.errors import InvalidStoreAddressError, StoreSecurityError
+from ledger.metadata_store.service_uri import (
+    parse_directory_uri,
+    parse_metadata_service_uri,
+    without_user_info,
+)
+from ledger.metadata_store.zookeeper import open_zookeeper_store
+from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity
+from namespace.namespace_uri import parse_namespace_uri
 from spark_integration.errors import OptionError
 from spark_integration.options import parse_options
 from tests.places import ROOT

@@ -20,7 +20,7 @@ import trio
 from bookie.auth.authentication import AuthProvider
 from bookie.auth.tls import TlsConfig, server_context
 from bookie.errors import BookieConfigError
-from ledger.tasks.failure_domain import failure_domain
+from ledger.runtime.tasks.failure_domain import failure_domain
 
 log = logging.getLogger(__name__)
 

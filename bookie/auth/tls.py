@@ -18,8 +18,8 @@ import attrs
 from bookie.errors import BookieConfigError
 from ledger.auth.java_stores import load_key, read_store
 from ledger.auth.tls import client_context, load_authorities
-from namespace.key_work import load_pem_key
-from namespace.secret_file import SecretOf, read_secret
+from ledger.runtime.key_work import load_pem_key
+from ledger.runtime.secret_file import SecretOf, read_secret
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _OLD_VERSIONS = frozenset({"SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1"})

@@ -22,7 +22,7 @@ import attrs
 
 from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
 from ledger.auth.token_auth import PLUGIN, TOKEN_CHARS_MAX, check_token
-from namespace.secret_file import SecretOf, read_secret
+from ledger.runtime.secret_file import SecretOf, read_secret
 
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 _OWNER = re.compile(r"[\w.@+-]{1,64}", re.ASCII)

@@ -16,10 +16,10 @@ from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
+from ledger.metadata_store.store import MetadataStore
 from ledger.replication.marks import UnderReplicatedLedgers
 from ledger.transport.dial import dial_tcp
 from ledger.transport.transport import Dial
-from namespace.store import MetadataStore
 
 
 @attrs.frozen

@@ -23,11 +23,11 @@ import trio
 from bookie.cluster.access import ClusterAccess
 from ledger.config import ClientConfig
 from ledger.errors import LedgerError
+from ledger.metadata_store.errors import NamespaceError
 from ledger.placement.config import PlacementConfig
 from ledger.replication import AutoRecovery, AutoRecoveryStats, ReplicationConfig
-from ledger.tasks.failure_domain import report_contained
-from ledger.tasks.task_errors import first_error
-from namespace.errors import NamespaceError
+from ledger.runtime.tasks.failure_domain import report_contained
+from ledger.runtime.tasks.task_errors import first_error
 
 PAUSE_MIN_S = 1.0
 PAUSE_MAX_S = 60.0

@@ -54,8 +54,8 @@ from bookie.errors import MetadataLostError
 from bookie.identity.cookie_check import read_instance_id
 from bookie.ledger_metadata.live_ledgers import ClusterChangedError, named_ledgers
 from ledger.catalog.paths import INSTANCE_ID, Layout, id_prefix
-from namespace.errors import NodeExistsError, StoreError
-from namespace.store import Create, Delete, MetadataStore, Operation, parent_of
+from ledger.metadata_store.errors import NodeExistsError, StoreError
+from ledger.metadata_store.store import Create, Delete, MetadataStore, Operation, parent_of
 
 if TYPE_CHECKING:
     from bookie.disk.disk import Disk

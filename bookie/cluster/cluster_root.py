@@ -13,8 +13,8 @@ import logging
 from bookie.errors import BookieConfigError
 from ledger.catalog.paths import AVAILABLE, INSTANCE_ID, LAYOUT, READONLY, Layout, decode_layout
 from ledger.errors import MetadataFormatError
-from namespace.errors import NodeExistsError, NoNodeError
-from namespace.store import Create, MetadataStore, parent_of
+from ledger.metadata_store.errors import NodeExistsError, NoNodeError
+from ledger.metadata_store.store import Create, MetadataStore, parent_of
 
 log = logging.getLogger(__name__)
 

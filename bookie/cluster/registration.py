@@ -19,14 +19,14 @@ import trio
 from bookie.errors import RegistrationError
 from ledger.catalog.connection_retry import retry_lost_connection
 from ledger.catalog.paths import READONLY, available_path, readonly_path
-from ledger.tasks.failure_domain import failure_domain, report_contained
-from namespace.errors import (
+from ledger.metadata_store.errors import (
     NamespaceError,
     NodeExistsError,
     NoNodeError,
     SessionExpiredError,
 )
-from namespace.store import MetadataStore, SessionState
+from ledger.metadata_store.store import MetadataStore, SessionState
+from ledger.runtime.tasks.failure_domain import failure_domain, report_contained
 
 OpenStore = Callable[[], AbstractAsyncContextManager[MetadataStore]]
 _RETRY_S = 1.0

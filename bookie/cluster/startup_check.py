@@ -53,7 +53,7 @@ from bookie.storage.config import StorageConfig
 from bookie.storage.storage import Storage
 from ledger.catalog.connection_retry import retry_lost_connection
 from ledger.catalog.paths import Layout
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
 
 if TYPE_CHECKING:
     from bookie.disk.disk import Disk

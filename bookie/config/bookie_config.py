@@ -54,11 +54,11 @@ from bookie.storage.entry_reads import ReadConfig
 from ledger.auth.sasl import SaslAuth
 from ledger.catalog.paths import Layout
 from ledger.errors import LocationError
+from ledger.metadata_store.errors import InvalidPathError, InvalidStoreAddressError
+from ledger.metadata_store.service_uri import ServiceUri, parse_metadata_service_uri
+from ledger.metadata_store.store import check_path
 from ledger.placement.topology import parse_location
-from namespace.errors import InvalidPathError, InvalidStoreAddressError
-from namespace.secret_file import SecretFileError, SecretOf, check_secret
-from namespace.service_uri import ServiceUri, parse_metadata_service_uri
-from namespace.store import check_path
+from ledger.runtime.secret_file import SecretFileError, SecretOf, check_secret
 
 _MIB = 1 << 20
 _INDEX_PAGES_BYTES = 64 * _MIB

@@ -24,9 +24,9 @@ from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
 from bookie.requests.permissions import PermissionsConfig
 from ledger.auth.sasl import SaslAuth
-from namespace.errors import InvalidPathError, StoreSecurityError
-from namespace.store import check_path
-from namespace.zookeeper_security import ENVIRONMENT_VARIABLE, security_of_environment
+from ledger.metadata_store.errors import InvalidPathError, StoreSecurityError
+from ledger.metadata_store.store import check_path
+from ledger.metadata_store.zookeeper_security import ENVIRONMENT_VARIABLE, security_of_environment
 
 _PROVIDER = "bookieAuthProviderFactoryClass"
 _TLS_FACTORY = "org.apache.bookkeeper.tls.TLSContextFactory"

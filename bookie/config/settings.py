@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from bookie.config.properties import Setting
 from bookie.errors import BookieConfigError
-from namespace.service_uri import without_user_info
+from ledger.metadata_store.service_uri import without_user_info
 
 _SECRET = re.compile(r"passw(or)?d$|secret$|token$", re.IGNORECASE)  # a value, not the path of a file
 # Of keys of plug-ins nothing is known. A path of a file is no secret.

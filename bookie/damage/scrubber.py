@@ -35,7 +35,7 @@ from bookie.errors import EntryUnreadableError, FormatError, StartError, Storage
 from bookie.index.entry_index import EntryIndex, EntryRange
 from bookie.ledger_record import LedgerRecord
 from ledger.digest import DigestType
-from ledger.tasks.failure_domain import report_contained
+from ledger.runtime.tasks.failure_domain import report_contained
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ import trio
 
 from bookie.disk.descriptors import Descriptors
 from bookie.disk.key_values import KeyValues
-from ledger.tasks.next_turn import call_next_turn
+from ledger.runtime.tasks.next_turn import call_next_turn
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, not broken
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from ledger.tasks.thread_calls import calls_of_this_run
+from ledger.runtime.tasks.thread_calls import calls_of_this_run
 
 IDLE_S = 10.0  # a thread without a job ends after this time
 QUEUED_MAX = 1024

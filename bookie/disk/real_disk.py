@@ -37,9 +37,9 @@ from bookie.disk.key_values import KeyValues
 from bookie.disk.reader_pool import ReaderPool
 from bookie.disk.rocksdb import NewRocksKeyValues, RocksKeyValues
 from bookie.errors import DirectoryInUseError
-from ledger.tasks.thread_calls import calls_of_this_run
-from namespace.held_directories import CHECK_S, HeldDirectory
-from namespace.private_files import DIRECTORY_MODE, FILE_MODE, make_private_directories
+from ledger.runtime.held_directories import CHECK_S, HeldDirectory
+from ledger.runtime.private_files import DIRECTORY_MODE, FILE_MODE, make_private_directories
+from ledger.runtime.tasks.thread_calls import calls_of_this_run
 
 _BUFFERS_PER_CALL_MAX = 1024  # IOV_MAX of Linux
 _READER_THREADS_MAX = 4

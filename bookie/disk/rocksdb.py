@@ -50,7 +50,7 @@ from bookie.disk.descriptors import Descriptors
 from bookie.disk.disk import Disk, File
 from bookie.disk.key_values import KeyValues, Operation
 from bookie.errors import IndexFailedError, StartError
-from ledger.tasks.forks import call_in_child
+from ledger.runtime.tasks.forks import call_in_child
 
 _BLOCK_CACHE_BYTES = 8 << 20
 _MEMTABLE_BYTES = 4 << 20

@@ -29,8 +29,8 @@ from bookie.disk.fullness import Fullness
 from bookie.errors import ClusterRestoredError, StorageFailedError
 from bookie.gc.compaction_rules import CompactionConfig, CompactionLevel, due_level
 from bookie.gc.log_collector import LogCollector
-from ledger.tasks.failure_domain import report_contained
-from namespace.errors import ConnectionLostError, SessionExpiredError, StoreUnreachableError
+from ledger.metadata_store.errors import ConnectionLostError, SessionExpiredError, StoreUnreachableError
+from ledger.runtime.tasks.failure_domain import report_contained
 
 STORE_AWAY = (ConnectionLostError, SessionExpiredError, StoreUnreachableError, ClusterRestoredError)
 

@@ -37,8 +37,8 @@ from bookie.ledger_record import lac_of_entry
 from bookie.storage.storage import Storage
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
-from ledger.tasks.failure_domain import report_contained
-from namespace.errors import NamespaceError
+from ledger.metadata_store.errors import NamespaceError
+from ledger.runtime.tasks.failure_domain import report_contained
 
 PAUSE_S = 60.0
 PAUSE_MAX_S = 3600.0

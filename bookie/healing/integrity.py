@@ -42,9 +42,9 @@ from ledger.client import LedgerClient
 from ledger.digest import ENTRY_HEADER_BYTES, master_key
 from ledger.errors import LedgerError, NoSuchEntryError, NoSuchLedgerError
 from ledger.metadata import LedgerMetadata
+from ledger.metadata_store.errors import NamespaceError
 from ledger.read.replica_copy import ReplicaCopy
-from ledger.tasks.failure_domain import report_contained
-from namespace.errors import NamespaceError
+from ledger.runtime.tasks.failure_domain import report_contained
 
 OpenClient = Callable[[], AbstractAsyncContextManager[LedgerClient]]
 _IDS = Struct(">qq")

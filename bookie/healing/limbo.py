@@ -37,9 +37,9 @@ from ledger.catalog.paths import Layout
 from ledger.digest import master_key
 from ledger.errors import MetadataFormatError, NoSuchLedgerError
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.tasks.task_errors import for_each
-from namespace.errors import NamespaceError
-from namespace.store import MetadataStore
+from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.tasks.task_errors import for_each
 
 READS_AT_ONCE = 32  # of ledger metadata
 RETRY_TIMEOUT_S = 30.0  # while the metadata store is unreachable

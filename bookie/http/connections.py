@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from bookie.disk.descriptor_limit import ADMIN_CONNECTIONS_MAX
-from ledger.tasks.failure_domain import failure_domain
+from ledger.runtime.tasks.failure_domain import failure_domain
 
 LIFETIME_S = 60.0  # of one connection; a request takes less than a second
 RETRY_S = 1.0

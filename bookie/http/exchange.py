@@ -33,8 +33,8 @@ from bookie.http.messages import (
     text_reply,
 )
 from bookie.requests.turns import Turns
-from ledger.tasks.failure_domain import first_line
-from namespace.clock import wall_ms
+from ledger.runtime.clock import wall_ms
+from ledger.runtime.tasks.failure_domain import first_line
 
 SLICE_BYTES = 4096  # received or sent in one turn
 HEAD_BYTES_MAX = 8192  # of a request line and its headers, as Apache's server; one slice more is noticed late

@@ -26,7 +26,7 @@ import trio
 from bookie.disk.token_bucket import TokenBucket
 from bookie.http.messages import AdminReply, RequestHead, text_reply
 from bookie.http.secrets import AdminSecrets
-from ledger.audit import record_refusal
+from ledger.runtime.audit import record_refusal
 
 OPEN_PATHS = frozenset({"/heartbeat", "/metrics", "/api/v1/bookie/is_ready"})
 REFUSALS_PER_S, REFUSALS_AT_ONCE = 1 / 60, 30  # that the audit log gets, each with one fsync

@@ -1,7 +1,7 @@
 """``/metrics``: the text format of Prometheus, with the names of Apache's bookie, and our own beside them.
 
 Inside: names and kinds, from numbers that the parts keep anyway. Not inside: counting (the parts), the format
-(``ledger.statistics.exposition``).
+(``ledger.runtime.statistics.exposition``).
 Always: a scrape reads numbers only; its work does not grow with ledgers or entries.
 
 Source: BookKeeperServerStats.java, JournalStats.java, DbLedgerStorageStats.java, GarbageCollectorStats.java,
@@ -24,8 +24,8 @@ from bookie.latency import Latency
 from bookie.storage.storage import Storage
 from ledger.replication import AutoRecoveryStats
 from ledger.replication.auditor import AuditorStats
-from ledger.statistics.exposition import Metric, Summary, counter, exposition, gauge, quoted, summary
-from ledger.tasks.failure_domain import contained_failures
+from ledger.runtime.statistics.exposition import Metric, Summary, counter, exposition, gauge, quoted, summary
+from ledger.runtime.tasks.failure_domain import contained_failures
 
 INSIDE = "replication_"  # in front of the names of auto-recovery in the process of a bookie
 _STATM = Path("/proc/self/statm")

@@ -21,11 +21,11 @@ from bookie.config.admin_config import AdminConfig
 from bookie.errors import BookieServerError
 from bookie.http.admin import Admin
 from bookie.http.messages import AdminReply, AdminRequest, Method, RefusedError, text_reply
-from ledger.audit import audited_async
 from ledger.errors import AuditError, LedgerError, MetadataUnavailableError, NoSuchLedgerError
-from ledger.tasks.failure_domain import report_contained
-from ledger.tasks.task_errors import only_error
-from namespace.errors import ConnectionLostError, NamespaceError, SessionExpiredError
+from ledger.metadata_store.errors import ConnectionLostError, NamespaceError, SessionExpiredError
+from ledger.runtime.audit import audited_async
+from ledger.runtime.tasks.failure_domain import report_contained
+from ledger.runtime.tasks.task_errors import only_error
 
 Handler = Callable[[Admin, AdminRequest], Awaitable[AdminReply]]
 

@@ -22,7 +22,7 @@ from bookie.auth.tokens import parse_tokens
 from bookie.config.admin_config import AdminConfig
 from bookie.errors import BookieConfigError
 from bookie.http.tls import admin_context
-from namespace.secret_file import SecretFileError, SecretOf, load_secret
+from ledger.runtime.secret_file import SecretFileError, SecretOf, load_secret
 
 TOKEN_BYTES_MIN = 16
 

@@ -16,8 +16,8 @@ from bookie.config.admin_config import AdminTls
 from bookie.errors import BookieConfigError
 from ledger.auth.java_stores import load_key, read_store
 from ledger.auth.tls import load_authorities
-from namespace.key_work import load_pem_key
-from namespace.secret_file import SecretOf
+from ledger.runtime.key_work import load_pem_key
+from ledger.runtime.secret_file import SecretOf
 
 _PEM = b"-----BEGIN"
 

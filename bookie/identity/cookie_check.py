@@ -38,11 +38,11 @@ from bookie.identity.cookie import Cookie, decode_cookie, encode_cookie
 from bookie.identity.incarnation import INCARNATION
 from bookie.storage.config import LOCK
 from bookie.storage.dirty_marks import DOUBT
-from ledger.audit import audited_async
 from ledger.catalog.connection_retry import retry_lost_connection
 from ledger.catalog.paths import COOKIES, INSTANCE_ID, cookie_path
-from namespace.errors import NodeExistsError, NoNodeError
-from namespace.store import MetadataStore
+from ledger.metadata_store.errors import NodeExistsError, NoNodeError
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.audit import audited_async
 
 if TYPE_CHECKING:
     from bookie.disk.disk import Disk

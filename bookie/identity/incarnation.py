@@ -36,9 +36,9 @@ import attrs
 import trio
 
 from bookie.errors import CookieError
-from ledger.tasks.failure_domain import report_contained
-from namespace.errors import BadVersionError, NamespaceError, NoNodeError
-from namespace.store import MetadataStore
+from ledger.metadata_store.errors import BadVersionError, NamespaceError, NoNodeError
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.tasks.failure_domain import report_contained
 
 if TYPE_CHECKING:
     from bookie.disk.disk import Disk

@@ -22,7 +22,7 @@ from bookie.identity.cookie_check import DirectoryVerdict, check_cookies
 from bookie.identity.incarnation import Incarnation, IncarnationNumber
 from bookie.storage import dirty_marks
 from ledger.catalog.cluster_backup import check_restored
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
 
 
 async def accept_restored_disks(

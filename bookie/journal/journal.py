@@ -50,7 +50,7 @@ from bookie.journal.group_commit import LENGTH_BYTES, WriteBatch, cut_records, t
 from bookie.journal.loop_syncs import LoopSyncs
 from bookie.latency import Latency
 from bookie.length_prefixes import LengthPrefixes
-from namespace.held_directories import DirectoryLostError
+from ledger.runtime.held_directories import DirectoryLostError
 
 log = logging.getLogger(__name__)
 

@@ -9,14 +9,14 @@ peer. So it does so only for a group that would be alone in the thread too, and 
 - the group is one small batch, and so was the group before. Batches that come together share one write in the
   thread, and the loop takes more of them meanwhile;
 - groups were fast of late, in the thread too: a disk is known before the loop waits for it, and one that
-  stalls holds the loop once (``namespace.loop_calls``).
+  stalls holds the loop once (``ledger.runtime.loop_calls``).
 
 Source: our own.
 """
 
 from __future__ import annotations
 
-from namespace.loop_calls import LoopCalls
+from ledger.runtime.loop_calls import LoopCalls
 
 LONE_BYTES_MAX = 32 << 10
 

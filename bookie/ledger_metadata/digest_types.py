@@ -18,8 +18,8 @@ from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout
 from ledger.digest import DigestType
 from ledger.errors import LedgerError
-from namespace.errors import NamespaceError
-from namespace.store import MetadataStore
+from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.store import MetadataStore
 
 READS_AT_ONCE = 4
 TIMEOUT_S = 5.0

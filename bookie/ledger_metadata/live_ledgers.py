@@ -29,10 +29,10 @@ from bookie.storage.config import CURRENT
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import COOKIES, LAYOUT, RESTORED, Layout, decode_layout, ledger_path
 from ledger.errors import LedgerMetadataError, MetadataFormatError
-from ledger.tasks.task_errors import for_each
-from namespace.clock import wall_ms
-from namespace.errors import NoNodeError
-from namespace.store import MetadataStore
+from ledger.metadata_store.errors import NoNodeError
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.clock import wall_ms
+from ledger.runtime.tasks.task_errors import for_each
 
 LOOK_UPS_AT_ONCE = 16
 

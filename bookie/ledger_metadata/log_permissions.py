@@ -4,7 +4,7 @@ The custom metadata of a ledger name its log (``ledger.policy.LogMark``). The po
 has the rights of principals on it. Both are in the metadata store.
 
 Inside: these reads, their limits, the decision, making decisions again in the background. Not inside: keeping
-decisions, obeying them (``requests.permissions``), changing policies (``dlog.metadata.policies``).
+decisions, obeying them (``requests.permissions``), changing policies (``namespace.policies``).
 Always: a policy or a mark that cannot be read grants nothing; a decision is at most ``AGE_S`` old when it is
 returned.
 
@@ -34,11 +34,11 @@ from bookie.requests.permissions import (
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout
 from ledger.errors import LedgerMetadataError, MetadataFormatError, NoSuchLedgerError, PolicyError
+from ledger.metadata_store.errors import NamespaceError, NoNodeError
+from ledger.metadata_store.store import MetadataStore
 from ledger.policy import POLICY_NODE, UNMARKED, LogMark, Right, Rule, parse_policy
-from ledger.tasks.failure_domain import failure_domain
-from ledger.tasks.task_errors import for_each
-from namespace.errors import NamespaceError, NoNodeError
-from namespace.store import MetadataStore
+from ledger.runtime.tasks.failure_domain import failure_domain
+from ledger.runtime.tasks.task_errors import for_each
 
 READS_AT_ONCE = 64
 READS_OF_A_PEER = 8  # so that one identity does not hold up the others

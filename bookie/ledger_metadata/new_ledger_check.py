@@ -20,8 +20,8 @@ import trio
 
 from bookie.errors import BookieServerError, StorageFailedError
 from bookie.requests.new_ledgers import NewLedgers
-from ledger.tasks.failure_domain import report_contained
-from namespace.errors import NamespaceError
+from ledger.metadata_store.errors import NamespaceError
+from ledger.runtime.tasks.failure_domain import report_contained
 
 INTERVAL_S = 1.0
 BATCH_MAX = 1000  # ledgers in one look-up

@@ -25,9 +25,9 @@ from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout, underreplicated_lock_path
 from ledger.errors import LedgerError, NoSuchLedgerError
 from ledger.metadata import LedgerMetadata
-from ledger.tasks.failure_domain import report_contained
-from namespace.errors import NamespaceError, NodeExistsError, NoNodeError
-from namespace.store import MetadataStore
+from ledger.metadata_store.errors import NamespaceError, NodeExistsError, NoNodeError
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.tasks.failure_domain import report_contained
 
 log = logging.getLogger(__name__)
 

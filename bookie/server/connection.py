@@ -42,8 +42,8 @@ from bookie.server.sending import SEND_BYTES_MAX, send_pieces
 from bookie.server.shared_memory import SharedMemory
 from ledger.codes import Code
 from ledger.errors import WireError
-from ledger.tasks.failure_domain import contained_failures, first_line
-from ledger.tasks.task_errors import first_error
+from ledger.runtime.tasks.failure_domain import contained_failures, first_line
+from ledger.runtime.tasks.task_errors import first_error
 from ledger.transport.pipe import PipeStream
 from ledger.transport.socket_stream import SocketStream
 from ledger.wire.frame import FrameBuffer

@@ -28,8 +28,8 @@ from bookie.server.connection import CONNECTION, Connection, Signal, note_fault
 from bookie.server.connections import Connections
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.shared_memory import SharedMemory
-from ledger.tasks.failure_domain import failure_domain
-from namespace.clock import wall_ms
+from ledger.runtime.clock import wall_ms
+from ledger.runtime.tasks.failure_domain import failure_domain
 
 _SWEEP_S = 1.0
 _SWEEP_STEP = 1000  # connections checked in one step of the loop

@@ -6,7 +6,7 @@ stops, and the next start replays the journal.
 
 Inside: keeping and logging the first error, waking the tasks that wait for something that can no longer
 happen. Not inside: stopping the bookie (``bookie.main``), errors that end one connection or one round
-(``ledger.tasks.failure_domain``).
+(``ledger.runtime.tasks.failure_domain``).
 Always: the first error stays; later ones are ignored. A lack of space while the storage starts is no failure:
 it stays open for reads, with what it could not flush in memory and in the journal.
 

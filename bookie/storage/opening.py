@@ -28,8 +28,8 @@ from bookie.storage.directory_set import DirectorySet
 from bookie.storage.directory_store import DirectoryStore, open_directory_store
 from bookie.storage.failure import Failure
 from bookie.storage.storage import Storage
-from namespace.clock import wall_ms
-from namespace.held_directories import DirectoryLostError
+from ledger.runtime.clock import wall_ms
+from ledger.runtime.held_directories import DirectoryLostError
 
 
 @asynccontextmanager
@@ -52,7 +52,7 @@ async def open_storage(
         StartError: The stored data cannot be served as they are. Nothing was changed.
         StorageFileError: A file or a directory cannot be read or written. On a full disk it opens all the
             same, for reads and deletions (``Storage.full``), if the index can be opened.
-        namespace.held_directories.DirectoryLostError: Another directory has the place of one.
+        ledger.runtime.held_directories.DirectoryLostError: Another directory has the place of one.
     """
     raised: BaseException | None = None
     async with AsyncExitStack() as stack:

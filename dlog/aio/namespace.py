@@ -17,7 +17,7 @@ from dlog.connect import open_namespace as open_in_trio
 from dlog.namespace_handle import Namespace as TrioNamespace
 from dlog.read.cursors import LogCursors as TrioLogCursors
 from dlog.read.positioning import EARLIEST, Where
-from ledger.statistics import Statistics
+from ledger.runtime.statistics import Statistics
 
 
 class LogCursors:

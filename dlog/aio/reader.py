@@ -9,13 +9,13 @@ from typing import Literal, overload
 
 from dlog.aio.bridge import Bridge
 from dlog.errors import DLogError
-from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
-from dlog.metadata.cursor_nodes import Cursor
 from dlog.read import log_reader
 from dlog.read.gaps import Gap
 from dlog.read.read_ahead import ReadAhead
 from dlog.read.record_batch import RecordBatch
+from namespace.cursor_nodes import Cursor
+from namespace.dlsn import DLSN
 
 RECORDS_AT_ONCE = 1024  # an iterating reader fetches so many at once
 

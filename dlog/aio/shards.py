@@ -17,9 +17,7 @@ from dlog.aio.namespace import Namespace, closing
 from dlog.aio.writer import LogWriter, Pending
 from dlog.config import WriterConfig
 from dlog.errors import RecordOutcome
-from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
-from dlog.metadata.cursor_nodes import Cursor
 from dlog.read.gaps import Gap
 from dlog.read.log_reader import BATCH_RECORDS
 from dlog.read.positioning import EARLIEST, Where
@@ -27,6 +25,8 @@ from dlog.read.record_batch import RecordBatch
 from dlog.shards import creation, reader, writer
 from dlog.shards.layout import ShardedPosition, shard_of
 from dlog.shards.reader import NO_SHARD
+from namespace.cursor_nodes import Cursor
+from namespace.dlsn import DLSN
 
 Buffer = bytes | bytearray | memoryview
 

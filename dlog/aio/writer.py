@@ -7,10 +7,10 @@ from collections.abc import Generator
 
 from dlog.aio.bridge import Bridge, passed
 from dlog.errors import RecordOutcome
-from dlog.format.dlsn import DLSN
 from dlog.write import log_writer, pending
 from ledger.payloads import as_payload
-from ledger.statistics.tracing import MESSAGE_ID
+from ledger.runtime.statistics.tracing import MESSAGE_ID
+from namespace.dlsn import DLSN
 
 
 class Pending:

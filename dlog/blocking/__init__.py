@@ -2,7 +2,7 @@
 
 Inside: objects that pass each call to the asynchronous implementation, in a trio loop in a thread of its own;
 the promise of each call is that of the asynchronous call of the same name.
-Not inside: the loop (``ledger.tasks.loop_thread``), any behaviour of their own.
+Not inside: the loop (``ledger.runtime.tasks.loop_thread``), any behaviour of their own.
 Always: calls may come from any thread; a KeyboardInterrupt cancels the waiting call, as a cancellation does:
 a reader loses no record, an interrupted ``append`` may have written its record; one thread's order stays.
 """

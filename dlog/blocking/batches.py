@@ -9,7 +9,7 @@ from types import TracebackType
 from dlog.blocking.closing import close_after_block
 from dlog.bulk import detached
 from dlog.bulk.plan import DetachedSegment
-from ledger.tasks.loop_thread import Held, LoopThread
+from ledger.runtime.tasks.loop_thread import Held, LoopThread
 
 
 class DetachedSegmentWriter:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dlog.format.dlsn import DLSN
-from dlog.metadata.cursor_nodes import Cursor
 from dlog.read.cursors import LogCursors as AsyncLogCursors
-from ledger.tasks.loop_thread import LoopThread
+from ledger.runtime.tasks.loop_thread import LoopThread
+from namespace.cursor_nodes import Cursor
+from namespace.dlsn import DLSN
 
 
 class LogCursors:

@@ -14,7 +14,7 @@ from dlog.blocking.namespace import Namespace
 from dlog.groups import member as groups
 from dlog.groups.member import GroupBatch, GroupConfig
 from dlog.read.positioning import EARLIEST, Start
-from ledger.tasks.loop_thread import Held, LoopThread
+from ledger.runtime.tasks.loop_thread import Held, LoopThread
 
 
 class GroupMember:

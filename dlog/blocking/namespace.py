@@ -10,8 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from dlog.access_control.entries import Denial
-from dlog.access_control.nodes import AccessControlEntries
 from dlog.blocking.batches import DetachedSegmentWriter
 from dlog.blocking.closing import close_after_block
 from dlog.blocking.cursors import LogCursors
@@ -22,9 +20,6 @@ from dlog.config import NamespaceConfig, WriterConfig
 from dlog.connect import open_namespace as open_async
 from dlog.description import EntryTotals, LogDescription, SegmentDescription
 from dlog.errors import NamespaceClosedError
-from dlog.format.dlsn import DLSN
-from dlog.metadata.policy import Policy
-from dlog.metadata.properties import LogProperties
 from dlog.namespace_handle import Namespace as AsyncNamespace
 from dlog.operations.maintenance import SAFE_AGE
 from dlog.promotion.sides import PromotionProgress, PromotionStatus
@@ -33,10 +28,15 @@ from dlog.read.positioning import EARLIEST, Where
 from dlog.read.verifier import LogVerification
 from dlog.repair.mending import LogCheck, LogRepair
 from dlog.repair.orphans import OrphanLedger, OrphanOutcome
-from dlog.segments.retention import Retention
-from ledger.statistics import Statistics
-from ledger.tasks.loop_thread import Held, LoopThread
-from namespace.service_uri import without_user_info
+from ledger.metadata_store.service_uri import without_user_info
+from ledger.runtime.statistics import Statistics
+from ledger.runtime.tasks.loop_thread import Held, LoopThread
+from namespace.access_control.entries import Denial
+from namespace.access_control.nodes import AccessControlEntries
+from namespace.dlsn import DLSN
+from namespace.policy import Policy
+from namespace.properties import LogProperties
+from namespace.segments.retention import Retention
 
 
 class SupportsClose(Protocol):

@@ -16,16 +16,16 @@ import trio
 
 from dlog.blocking.closing import close_after_block
 from dlog.errors import DLogError, NamespaceClosedError
-from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
-from dlog.metadata.cursor_nodes import Cursor
 from dlog.read.gaps import Gap
 from dlog.read.log_reader import BATCH_RECORDS
 from dlog.read.log_reader import LogReader as AsyncLogReader
 from dlog.read.read_ahead import ReadAhead
 from dlog.read.record_batch import RecordBatch
-from ledger.tasks.forks import call_in_child
-from ledger.tasks.loop_thread import Held, LoopThread
+from ledger.runtime.tasks.forks import call_in_child
+from ledger.runtime.tasks.loop_thread import Held, LoopThread
+from namespace.cursor_nodes import Cursor
+from namespace.dlsn import DLSN
 
 RECORDS_AT_ONCE = 1024  # an iterating reader fetches so many from the loop's thread
 

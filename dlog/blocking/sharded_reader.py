@@ -19,16 +19,16 @@ from typing import Literal, overload
 import trio
 
 from dlog.blocking.closing import close_after_block
-from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
-from dlog.metadata.cursor_nodes import Cursor
 from dlog.read.gaps import Gap
 from dlog.read.log_reader import BATCH_RECORDS
 from dlog.read.record_batch import RecordBatch
 from dlog.shards import reader
 from dlog.shards.reader import NO_SHARD, Missing, check_returned, position_behind
-from ledger.tasks.forks import call_in_child
-from ledger.tasks.loop_thread import Held, LoopThread
+from ledger.runtime.tasks.forks import call_in_child
+from ledger.runtime.tasks.loop_thread import Held, LoopThread
+from namespace.cursor_nodes import Cursor
+from namespace.dlsn import DLSN
 
 
 class ShardedReader:

@@ -9,11 +9,11 @@ from types import TracebackType
 
 from dlog.blocking.closing import close_after_block
 from dlog.blocking.writer import LogWriter
-from dlog.format.dlsn import DLSN
 from dlog.shards import writer
 from dlog.shards.layout import ShardedPosition, shard_of
 from ledger.payloads import as_payload
-from ledger.tasks.loop_thread import Held, LoopThread
+from ledger.runtime.tasks.loop_thread import Held, LoopThread
+from namespace.dlsn import DLSN
 
 Buffer = bytes | bytearray | memoryview
 

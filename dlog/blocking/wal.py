@@ -17,7 +17,7 @@ from dlog.blocking.namespace import Namespace
 from dlog.wal import write_ahead_log
 from dlog.wal.write_ahead_log import OPERATIONS_BETWEEN_SNAPSHOTS
 from ledger.payloads import as_payload
-from ledger.tasks.loop_thread import Held, LoopThread
+from ledger.runtime.tasks.loop_thread import Held, LoopThread
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -13,12 +13,12 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
 from dlog.blocking.closing import close_after_block
-from dlog.format.dlsn import DLSN
 from dlog.write.log_writer import LogWriter as AsyncLogWriter
 from dlog.write.pending import settle_future
 from ledger.payloads import as_payload
-from ledger.tasks.forks import call_in_child
-from ledger.tasks.loop_thread import Held, LoopThread
+from ledger.runtime.tasks.forks import call_in_child
+from ledger.runtime.tasks.loop_thread import Held, LoopThread
+from namespace.dlsn import DLSN
 
 
 class LogWriter:

@@ -30,20 +30,20 @@ from dlog.bulk.plan import (
     completed_segments,
 )
 from dlog.errors import LogMetadataError, LogNotFoundError
-from dlog.format.dlsn import DLSN
 from dlog.format.record import POSITION_MAX
-from dlog.metadata import paths
-from dlog.metadata.log_metadata import LogMetadata, next_segment_seqno
-from dlog.metadata.logs import open_log
-from dlog.metadata.properties import LogProperties, read_properties
-from dlog.metadata.properties.values import changed, encode_properties
-from dlog.metadata.segment_nodes import list_segments
 from dlog.ownership import delete_ledger
-from dlog.segments.segment import LogSegment, encode_segment
 from ledger.client import LedgerClient
-from ledger.tasks.task_errors import for_each
-from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
-from namespace.store import Check, Create, MetadataStore, Operation, Put
+from ledger.metadata_store.errors import BadVersionError, NodeExistsError, NoNodeError
+from ledger.metadata_store.store import Check, Create, MetadataStore, Operation, Put
+from ledger.runtime.tasks.task_errors import for_each
+from namespace import paths
+from namespace.dlsn import DLSN
+from namespace.log_metadata import LogMetadata, next_segment_seqno
+from namespace.logs import open_log
+from namespace.properties import LogProperties, read_properties
+from namespace.properties.values import changed, encode_properties
+from namespace.segment_nodes import list_segments
+from namespace.segments.segment import LogSegment, encode_segment
 
 _NUMBER = re.compile("[0-9]{1,19}")
 

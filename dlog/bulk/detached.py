@@ -22,14 +22,14 @@ from dlog.format.arguments import as_txid
 from dlog.format.envelope import PARTS_ENVELOPE_VERSION, seal_envelope
 from dlog.format.large_record import head_of, parts_of
 from dlog.format.record import FLAG_CONTROL, FLAG_PART, TXID_MAX, encode_record, encode_records
-from dlog.metadata.log_metadata import ALLOCATION_KEY
 from dlog.ownership import MadeHere, delete_ledger
 from dlog.write.batcher import Batch, Batcher
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.handle import WriteHandle
+from ledger.metadata_store.errors import NamespaceError
 from ledger.payloads import as_payload
-from namespace.errors import NamespaceError
+from namespace.log_metadata import ALLOCATION_KEY
 
 CLEANUP_S = 5.0  # deleting the ledger of a segment that failed; what is left is an orphan
 

@@ -17,17 +17,17 @@ import attrs
 
 from dlog.bulk.errors import ForeignLedgerError
 from dlog.bulk.plan import BatchPlan, DetachedSegment
-from dlog.metadata import paths
-from dlog.metadata.log_identity import log_id_in
-from dlog.metadata.log_metadata import allocation_stamp_of
-from dlog.metadata.node_reads import read_nodes
 from dlog.ownership.mark import BatchMark, LedgerMark
 from dlog.repair.ledger_references import binding_scope, stable_references
 from ledger.catalog.catalog import StoredLedger
 from ledger.client import LedgerClient
 from ledger.errors import MetadataFormatError, NoSuchLedgerError
-from ledger.tasks.task_errors import for_each
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.tasks.task_errors import for_each
+from namespace import paths
+from namespace.log_identity import log_id_in
+from namespace.log_metadata import allocation_stamp_of
+from namespace.node_reads import read_nodes
 
 
 async def read_ledgers(

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from dlog.bulk.errors import BatchOvertakenError
-from dlog.format.dlsn import DLSN
-from dlog.metadata.log_metadata import LogMetadata
 from dlog.ownership.mark import BatchMark, LedgerMark
-from dlog.segments.segment import LogSegment, start_sequence_id_after
+from namespace.dlsn import DLSN
+from namespace.log_metadata import LogMetadata
+from namespace.segments.segment import LogSegment, start_sequence_id_after
 
 PROPERTY_PREFIX = "dlog.batch."  # of the property that holds the number of the last batch of a series
 SEGMENTS_MAX = 1_000  # in one transaction; ZooKeeper takes 1 MiB

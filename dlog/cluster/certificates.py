@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlog.cluster.layout import LOCALHOST, ClusterPaths
-from namespace.clock import wall_ms
-from namespace.private_files import make_private_directories
-from namespace.secret_file import create_secret
+from ledger.runtime.clock import wall_ms
+from ledger.runtime.private_files import make_private_directories
+from ledger.runtime.secret_file import create_secret
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -27,7 +27,7 @@ import trio
 
 from dlog.cluster.files import last_message
 from dlog.cluster.process import ProcessId, is_alive, start_detached, stop
-from namespace.readiness import READY, VARIABLE
+from ledger.runtime.readiness import READY, VARIABLE
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LOG_END_BYTES = 4096
@@ -72,7 +72,7 @@ class Daemons:
         return [daemon for daemon in found if daemon is not None]
 
     async def start(self, name: str, command: Sequence[str], *, timeout_s: float) -> Daemon:
-        """Start a program; return when it says that it serves (``namespace.readiness``).
+        """Start a program; return when it says that it serves (``ledger.runtime.readiness``).
 
         If cancelled, or if the time is over, the program goes on.
 

@@ -44,10 +44,10 @@ from dlog.cluster.probe import Answer, ask_bookie
 from dlog.cluster.process import ProcessId, ProcessStats
 from dlog.cluster.registry import bind_namespace, query_registrations, registrations
 from dlog.cluster.token import write_token
+from ledger.metadata_store.zookeeper import open_zookeeper_store
+from ledger.metadata_store.zookeeper_security import ENVIRONMENT_VARIABLE, NO_SECURITY
 from ledger.transport import bookie_security
 from ledger.transport.dial import Address
-from namespace.zookeeper import open_zookeeper_store
-from namespace.zookeeper_security import ENVIRONMENT_VARIABLE, NO_SECURITY
 
 START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 20.0

@@ -12,13 +12,13 @@ import trio
 
 from dlog.cluster.layout import DEFAULT_NAMESPACE, LEDGERS_ROOT
 from dlog.errors import NamespaceNotBoundError
-from dlog.metadata.binding import new_binding
-from dlog.metadata.bindings import bind, resolve_binding
 from ledger.catalog.paths import AVAILABLE, READONLY, READONLY_NAME
-from namespace.errors import NamespaceError, NoNodeError
-from namespace.store import MetadataStore
-from namespace.zookeeper import open_zookeeper_store
-from namespace.zookeeper_security import NO_SECURITY
+from ledger.metadata_store.errors import NamespaceError, NoNodeError
+from ledger.metadata_store.store import MetadataStore
+from ledger.metadata_store.zookeeper import open_zookeeper_store
+from ledger.metadata_store.zookeeper_security import NO_SECURITY
+from namespace.binding import new_binding
+from namespace.bindings import bind, resolve_binding
 
 
 @attrs.frozen

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dlog.cluster.process import identify, is_alive
-from namespace.readiness import READY, VARIABLE, notify
+from ledger.runtime.readiness import READY, VARIABLE, notify
 
 DEFAULT_PORT = 2181
 _LOOK_S = 0.1
@@ -53,7 +53,7 @@ def client_address(config: Path) -> tuple[str, int]:
 def become(command: Sequence[str], address: tuple[str, int]) -> NoReturn:
     """Replace this process by the server.
 
-    If a program waits for readiness (``namespace.readiness``), a second process tells it as soon as the
+    If a program waits for readiness (``ledger.runtime.readiness``), a second process tells it as soon as the
     server replies at the address.
 
     Raises:

@@ -12,12 +12,9 @@ from typing import TypeVar
 
 import trio
 
-from dlog.access_control.entries import Denial
 from dlog.description import LogDescription, SegmentDescription
 from dlog.errors import DLogError, translated
 from dlog.explain.facts import BookieFacts, ClusterFacts, CursorFacts, LedgerFacts, LockMember, LogFacts
-from dlog.metadata import paths
-from dlog.metadata.node_reads import read_nodes
 from dlog.namespace_handle import Namespace
 from dlog.promotion.nodes import read_source
 from ledger.catalog.paths import underreplicated_lock_path
@@ -26,13 +23,16 @@ from ledger.digest import EntryCodec
 from ledger.errors import BookieError, CorruptEntryError, NoSuchLedgerError
 from ledger.fragments.registered import read_cookie_owners, read_registered
 from ledger.metadata import LedgerMetadata
+from ledger.metadata_store.errors import NoNodeError
+from ledger.metadata_store.lock import in_order, member_owner
+from ledger.metadata_store.store import MetadataStore
 from ledger.replication.election import current_auditor
 from ledger.replication.marks import UnderReplicatedLedgers
+from ledger.runtime.clock import wall_ms
 from ledger.transport.bookie_requests import read_lac
-from namespace.clock import wall_ms
-from namespace.errors import NoNodeError
-from namespace.lock import in_order, member_owner
-from namespace.store import MetadataStore
+from namespace import paths
+from namespace.access_control.entries import Denial
+from namespace.node_reads import read_nodes
 
 BOOKIE_REPLY_S = 3.0
 LEDGERS_MAX = 3  # of a log's newest segments that are looked at
@@ -48,7 +48,7 @@ async def collect_cluster(client: LedgerClient, *, is_directory: bool = False) -
         is_directory: The ledgers are those of a directory, which has no auto-recovery.
 
     Raises:
-        namespace.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
     """
     store, root = client.context.catalog.store.current_session(), client.root
     if is_directory:
@@ -72,7 +72,7 @@ async def collect_ledger(client: LedgerClient, ledger_id: int, cluster: ClusterF
 
     Raises:
         MetadataFormatError: Its metadata or its mark does not parse.
-        namespace.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
     """
     store, root = client.context.catalog.store.current_session(), client.root
     try:
@@ -100,7 +100,7 @@ async def collect_bookie(client: LedgerClient, bookie: str, cluster: ClusterFact
     """The facts of one bookie.
 
     Raises:
-        namespace.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
     """
     found: BookieSpace | str | None = None
     if bookie in cluster.registered:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import attrs
 
 from dlog.description import SegmentDescription
-from dlog.format.dlsn import DLSN
 from ledger.metadata import LedgerMetadata
+from namespace.dlsn import DLSN
 
 
 @attrs.frozen

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from dlog.explain.facts import CursorFacts, LogFacts, Reason
 from dlog.explain.ledger_reasons import explain_ledger
-from dlog.format.dlsn import DLSN
+from namespace.dlsn import DLSN
 
 
 def explain_log(facts: LogFacts) -> list[Reason]:

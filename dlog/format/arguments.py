@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from typing import SupportsIndex, cast
 
-from dlog.format.dlsn import DLSN
+from namespace.dlsn import DLSN
 
 
 def as_txid(txid: object) -> int:

@@ -53,7 +53,7 @@ class ChainValue:
 
 
 def chain_start(origin: str) -> ChainValue:
-    """The chain before the first record of a log with this origin (``dlog.metadata.origin``)."""
+    """The chain before the first record of a log with this origin (``namespace.origin``)."""
     return ChainValue(0, hashlib.sha256(b"dlog hash chain 1" + origin.encode()).digest())
 
 

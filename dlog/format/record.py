@@ -26,7 +26,7 @@ from struct import Struct
 import attrs
 
 from dlog.errors import EntryFormatError
-from dlog.format.dlsn import DLSN
+from namespace.dlsn import DLSN
 
 RECORD_HEADER = Struct(">qqi")
 RECORD_HEADER_BYTES = 20

@@ -32,27 +32,27 @@ from dlog.errors import (
     NamespaceClosedError,
     translated,
 )
-from dlog.format.dlsn import DLSN
 from dlog.groups.balance import to_claim, to_give_up
 from dlog.groups.errors import ClaimLostError
-from dlog.metadata import paths
-from dlog.metadata.cursor_nodes import check_cursor_name
 from dlog.namespace_handle import Namespace
 from dlog.read.gaps import Gap
 from dlog.read.log_reader import LogReader
 from dlog.read.positioning import EARLIEST, LATEST, Start
 from dlog.read.record_batch import RecordBatch
-from dlog.segments.truncation import first_left
-from ledger.tasks.failure_domain import report_contained
-from ledger.tasks.service_tasks import ServiceTasks, open_service_tasks
-from namespace.errors import (
+from ledger.metadata_store.errors import (
     ConnectionLostError,
     LockError,
     LockTakenError,
     NodeExistsError,
     NoNodeError,
 )
-from namespace.lock import DistributedLock, in_order, member_owner
+from ledger.metadata_store.lock import DistributedLock, in_order, member_owner
+from ledger.runtime.tasks.failure_domain import report_contained
+from ledger.runtime.tasks.service_tasks import ServiceTasks, open_service_tasks
+from namespace import paths
+from namespace.cursor_nodes import check_cursor_name
+from namespace.dlsn import DLSN
+from namespace.segments.truncation import first_left
 
 MEMBERS = "members"
 CLAIM_ATTEMPTS_MAX = 5

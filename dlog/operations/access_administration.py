@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import attrs
 
-from dlog.access_control.entries import AccessControlEntry, Denial
-from dlog.access_control.nodes import AccessControl, AccessControlEntries
 from dlog.errors import AccessDeniedError, ConfigError, NamespaceNotBoundError, translated
-from dlog.metadata.bindings import place_access_control
-from dlog.metadata.policy import Right
 from dlog.operations.namespace_base import NamespaceBase
-from ledger.audit import audited_async
-from namespace.errors import BadVersionError
+from ledger.metadata_store.errors import BadVersionError
+from ledger.runtime.audit import audited_async
+from namespace.access_control.entries import AccessControlEntry, Denial
+from namespace.access_control.nodes import AccessControl, AccessControlEntries
+from namespace.bindings import place_access_control
+from namespace.policy import Right
 
 
 class AccessAdministration(NamespaceBase):

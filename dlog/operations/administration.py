@@ -12,25 +12,24 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 
-from dlog.access_control.entries import Denial
 from dlog.description import SegmentDescription
-from dlog.errors import LogFencedError, LogInUseError, LogNotFoundError, translated
+from dlog.errors import LogFencedError, LogInUseError, LogNotFoundError, PromotionError, translated
 from dlog.format.arguments import as_dlsn
-from dlog.format.dlsn import DLSN
-from dlog.metadata import logs, segment_nodes
-from dlog.metadata.log_identity import new_log_id
-from dlog.metadata.policy import Right
-from dlog.metadata.properties import LogProperties, change_properties, read_properties
-from dlog.metadata.retention_node import read_retention, write_retention
 from dlog.operations.namespace_base import NamespaceBase, at_target, waits_for_store
 from dlog.ownership import NamedByLog, delete_ledger, delete_replaced, drop_unfinished
-from dlog.promotion_errors import PromotionError
-from dlog.segments.retention import Retention
-from dlog.segments.segment import LogSegment
-from dlog.segments.truncation import first_left
 from dlog.write import space
-from ledger.audit import audited_async
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.audit import audited_async
+from namespace import logs, segment_nodes
+from namespace.access_control.entries import Denial
+from namespace.dlsn import DLSN
+from namespace.log_identity import new_log_id
+from namespace.policy import Right
+from namespace.properties import LogProperties, change_properties, read_properties
+from namespace.retention_node import read_retention, write_retention
+from namespace.segments.retention import Retention
+from namespace.segments.segment import LogSegment
+from namespace.segments.truncation import first_left
 
 
 class LogAdministration(NamespaceBase):

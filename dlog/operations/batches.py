@@ -15,22 +15,22 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 
 import attrs
 
-from dlog.access_control.entries import Denial
 from dlog.bulk import attaching
 from dlog.bulk.detached import DetachedSegmentWriter, open_detached
 from dlog.bulk.plan import AttachedBatch, BatchPlan, DetachedSegment, LogPlan
 from dlog.errors import ConfigError, EndOfStreamError, translated
-from dlog.federation.federated_store import FederatedStore
 from dlog.format.hash_chain import chain_start
-from dlog.metadata.log_metadata import check_start_txid
-from dlog.metadata.logs import open_log
-from dlog.metadata.policy import Right
 from dlog.operations.namespace_base import NamespaceBase
 from dlog.ownership import with_identity
 from dlog.read.chain_end import chain_at_end
 from dlog.write.segment_lifecycle import SegmentLifecycle
-from ledger.audit import audited_async
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.audit import audited_async
+from namespace.access_control.entries import Denial
+from namespace.federated_store import FederatedStore
+from namespace.log_metadata import check_start_txid
+from namespace.logs import open_log
+from namespace.policy import Right
 
 
 class LogBatches(NamespaceBase):

@@ -11,19 +11,18 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable
 
-from dlog.access_control.entries import Denial
 from dlog.description import SegmentDescription
-from dlog.errors import translated
-from dlog.metadata.policy import Right
+from dlog.errors import PromotionError, translated
 from dlog.operations.namespace_base import NamespaceBase, at_target
-from dlog.promotion_errors import PromotionError
 from dlog.repair.healing import heal_log
 from dlog.repair.log_reading import LogPlace
 from dlog.repair.mending import LogCheck, LogRepair, check_log, repair_log
 from dlog.repair.orphans import OrphanLedger, OrphanOutcome, OrphanSearch, delete_orphans, find_orphans
 from dlog.write.segment_lifecycle import SegmentLifecycle
-from ledger.audit import audited_async
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.audit import audited_async
+from namespace.access_control.entries import Denial
+from namespace.policy import Right
 
 SAFE_AGE = datetime.timedelta(days=1)
 

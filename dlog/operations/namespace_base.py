@@ -15,37 +15,38 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import trio
 
-from dlog.access_control.entries import Denial
-from dlog.access_control.nodes import AccessControl
 from dlog.config import NamespaceConfig, ReaderConfig, WriterConfig
 from dlog.errors import (
+    LogPromotedError,
     LogUnavailableError,
     NamespaceClosedError,
     NamespaceLostError,
+    PromotionError,
     ReadOnlyError,
     translated,
 )
-from dlog.metadata.log_name import check_log_name
-from dlog.metadata.policies import Permissions
-from dlog.metadata.policy import Right
 from dlog.promotion.nodes import read_source
 from dlog.promotion.promoted_log import PromotedLog
 from dlog.promotion.promoter import Promoter
 from dlog.promotion.record import SourcePhase, SourceRecord
 from dlog.promotion.sides import Side
-from dlog.promotion_errors import LogPromotedError, PromotionError
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.retry_policy import RetryPolicy
-from dlog.segments.segment import FIRST_SEGMENT_SEQNO
 from dlog.statistics_names import statistics_of
 from dlog.write.opening import locked
 from ledger.catalog.connection_retry import retry_lost_connection
 from ledger.client import LedgerClient
-from ledger.statistics import Statistics
-from ledger.tasks.forks import RULE, call_in_child
-from namespace.clock import wall_ms
-from namespace.lock import DistributedLock
-from namespace.store import MetadataStore, SessionState
+from ledger.metadata_store.lock import DistributedLock
+from ledger.metadata_store.store import MetadataStore, SessionState
+from ledger.runtime.clock import wall_ms
+from ledger.runtime.statistics import Statistics
+from ledger.runtime.tasks.forks import RULE, call_in_child
+from namespace.access_control.entries import Denial
+from namespace.access_control.nodes import AccessControl
+from namespace.log_name import check_log_name
+from namespace.policies import Permissions
+from namespace.policy import Right
+from namespace.segments.segment import FIRST_SEGMENT_SEQNO
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dlog.errors import ConfigError, translated
-from dlog.metadata import logs
-from dlog.metadata.policy import Right
+from dlog.errors import ConfigError, PromotionError, translated
 from dlog.operations.namespace_base import NamespaceBase
 from dlog.promotion.promoter import Promoter
 from dlog.promotion.sides import PromotionProgress, PromotionStatus
-from dlog.promotion_errors import PromotionError
-from ledger.audit import audited_async
+from ledger.runtime.audit import audited_async
+from namespace import logs
+from namespace.policy import Right
 
 OnProgress = Callable[[PromotionProgress], None]
 

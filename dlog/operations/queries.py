@@ -14,18 +14,18 @@ from fnmatch import fnmatchcase
 
 from dlog.description import EntryTotals, LogDescription, SegmentDescription
 from dlog.errors import LogNotFoundError, translated
-from dlog.federation.federated_store import FederatedStore
-from dlog.format.dlsn import DLSN
 from dlog.format.record import TXID_MAX
-from dlog.metadata import logs, paths
-from dlog.metadata.log_identity import log_id_in
-from dlog.metadata.policy import Right
 from dlog.operations.namespace_base import NamespaceBase, at_target, waits_for_store
 from dlog.read.entry_verifier import EntryVerification, verify_entries
 from dlog.read.verifier import LogVerification, verify_log
-from dlog.segments.truncation import first_left
 from dlog.write.opening import lock_owner
-from namespace.errors import NoNodeError
+from ledger.metadata_store.errors import NoNodeError
+from namespace import logs, paths
+from namespace.dlsn import DLSN
+from namespace.federated_store import FederatedStore
+from namespace.log_identity import log_id_in
+from namespace.policy import Right
+from namespace.segments.truncation import first_left
 
 
 class LogQueries(NamespaceBase):

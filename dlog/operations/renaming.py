@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import secrets
 
-from dlog.access_control.entries import Denial
-from dlog.errors import ConfigError, translated
-from dlog.federation.federated_store import SUB_NAMESPACES, FederatedStore
-from dlog.metadata.policy import Right
-from dlog.metadata.rename_nodes import Rename, rename_nodes, was_renamed
+from dlog.errors import ConfigError, LogRenameError, PromotionError, translated
 from dlog.operations.namespace_base import NamespaceBase
-from dlog.promotion_errors import PromotionError
-from dlog.rename_errors import LogRenameError
 from dlog.write.segment_lifecycle import SegmentLifecycle
-from ledger.audit import audited_async
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.audit import audited_async
+from namespace.access_control.entries import Denial
+from namespace.federated_store import SUB_NAMESPACES, FederatedStore
+from namespace.policy import Right
+from namespace.rename_nodes import Rename, rename_nodes, was_renamed
 
 
 class LogRenaming(NamespaceBase):

@@ -1,7 +1,7 @@
 """To whom a ledger belongs: the mark in its metadata, and the one function that deletes ledgers of logs.
 
 Inside: the mark of a log's or a batch's ledger, the claims of those who delete, the check of both against the
-metadata store. Not inside: a log's identity as a node (``dlog.metadata.log_identity``), what is deleted when.
+metadata store. Not inside: a log's identity as a node (``namespace.log_identity``), what is deleted when.
 Entry points: ``LedgerMark``, ``delete_ledger``.
 """
 

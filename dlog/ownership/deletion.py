@@ -26,17 +26,17 @@ from typing import Protocol
 import attrs
 
 from dlog.errors import LogMetadataError, LogUnavailableError
-from dlog.metadata import paths
-from dlog.metadata.log_identity import log_id_in
-from dlog.metadata.log_metadata import LogMetadata, ledger_in_allocation
-from dlog.metadata.node_reads import read_nodes
 from dlog.ownership.mark import LedgerMark
-from dlog.segments.segment import decode_segment
 from ledger.catalog.catalog import StoredLedger
 from ledger.client import LedgerClient
 from ledger.errors import MetadataFormatError, NoSuchLedgerError
-from namespace.events import event
-from namespace.store import MetadataStore, Node
+from ledger.metadata_store.store import MetadataStore, Node
+from ledger.runtime.events import event
+from namespace import paths
+from namespace.log_identity import log_id_in
+from namespace.log_metadata import LogMetadata, ledger_in_allocation
+from namespace.node_reads import read_nodes
+from namespace.segments.segment import decode_segment
 
 ATTEMPTS_MAX = 20  # each is lost to another client that changed the ledger's metadata after the check
 
@@ -60,7 +60,7 @@ async def delete_ledger(client: LedgerClient, ledger_id: int, claim: Claim) -> s
 
     Raises:
         LogUnavailableError: Other clients changed the ledger at every attempt.
-        ledger.errors.LedgerError, namespace.errors.NamespaceError
+        ledger.errors.LedgerError, ledger.metadata_store.errors.NamespaceError
     """
     for _ in range(ATTEMPTS_MAX):
         try:

@@ -1,7 +1,7 @@
 """Giving an identity to a log that has none, before the first ledger with a mark is made for it.
 
 Inside: that step, and finding the identity that the log had before Apache's library renamed it.
-Not inside: the node (``dlog.metadata.log_identity``).
+Not inside: the node (``namespace.log_identity``).
 Always: a log whose segments have an identity gets this one again, so that its own ledgers stay its own.
 
 Source: our own; docs/metadata.md 16.18.
@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 import attrs
 
-from dlog.metadata.log_identity import ensure_log_id
-from dlog.metadata.log_metadata import LogMetadata
 from dlog.ownership.mark import LedgerMark
-from dlog.segments.segment import LogSegment
 from ledger.client import LedgerClient
 from ledger.errors import MetadataFormatError, NoSuchLedgerError
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
+from namespace.log_identity import ensure_log_id
+from namespace.log_metadata import LogMetadata
+from namespace.segments.segment import LogSegment
 
 
 async def with_identity(

@@ -8,7 +8,7 @@ Four pairs of the ledger's custom metadata. A fifth is ``LogMetadata.allocation_
     dlog.batch      {"series": "import", "number": 7, "token": ""}     only if a batch made it
 
 Inside: the values, both directions. Not inside: the first two pairs, which bookies read, too
-(``ledger.policy``); the node with a log's identity (``dlog.metadata.log_identity``).
+(``ledger.policy``); the node with a log's identity (``namespace.log_identity``).
 Always: ``LedgerMark.of(mark.custom) == mark``; pairs of other programs are ignored.
 
 Source: our own; docs/metadata.md 10.2.

@@ -12,15 +12,15 @@ from __future__ import annotations
 import attrs
 
 from dlog.errors import LogUnavailableError
-from dlog.metadata import paths
-from dlog.metadata.heal_node import Heal, HealNode, HealState, read_heals
-from dlog.metadata.node_reads import read_nodes
-from dlog.metadata.segment_nodes import list_segments
 from dlog.ownership.deletion import delete_ledger, foreign
 from ledger.catalog.catalog import StoredLedger
 from ledger.client import LedgerClient
-from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
-from namespace.store import MetadataStore
+from ledger.metadata_store.errors import BadVersionError, NodeExistsError, NoNodeError
+from ledger.metadata_store.store import MetadataStore
+from namespace import paths
+from namespace.heal_node import Heal, HealNode, HealState, read_heals
+from namespace.node_reads import read_nodes
+from namespace.segment_nodes import list_segments
 
 ATTEMPTS_MAX = 20  # each is lost to another client that changed the node meanwhile
 

@@ -24,10 +24,10 @@ from dlog.namespace_handle import Namespace
 from dlog.page.rates import Rates
 from dlog.page.snapshots import BadQuestionError, explained, log_detail, logs, overview, records
 from ledger.errors import LedgerError
-from ledger.tasks.failure_domain import first_line, report_contained
-from ledger.tasks.task_errors import first_error, only_error
-from namespace.errors import NamespaceError
-from namespace.events import event
+from ledger.metadata_store.errors import NamespaceError
+from ledger.runtime.events import event
+from ledger.runtime.tasks.failure_domain import first_line, report_contained
+from ledger.runtime.tasks.task_errors import first_error, only_error
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ import trio
 from dlog.errors import DLogError
 from dlog.explain import collect_bookie, collect_ledger, collect_log, explain
 from dlog.explain.collecting import bookie_spaces, collect_cluster
-from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
 from dlog.namespace_handle import Namespace
 from dlog.read.positioning import EARLIEST
@@ -23,7 +22,8 @@ from ledger.client import BookieSpace, LedgerClient
 from ledger.errors import LedgerMetadataError, NoSuchLedgerError
 from ledger.replication.marks import UnderReplicatedLedgers
 from ledger.replication_asked import AskedReplication
-from namespace.clock import wall_ms
+from ledger.runtime.clock import wall_ms
+from namespace.dlsn import DLSN
 
 LOGS_MAX = 60
 SEGMENTS_MAX = 60

@@ -16,20 +16,13 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from dlog.errors import LogExistsError, LogMetadataError, LogNotFoundError, LogUnavailableError
-from dlog.metadata import paths
-from dlog.metadata.log_identity import encode_log_id, new_log_id
-from dlog.metadata.log_metadata import (
-    LAYOUT_VERSION,
-    PROMOTED_FROM,
-    PROMOTED_TO,
-    PURGED,
-    LogMetadata,
-    initial_nodes,
+from dlog.errors import (
+    LogExistsError,
+    LogMetadataError,
+    LogNotFoundError,
+    LogUnavailableError,
+    PromotionError,
 )
-from dlog.metadata.logs import open_log
-from dlog.metadata.node_reads import read_children, read_nodes
-from dlog.metadata.origin import encode_origin
 from dlog.promotion.record import (
     SourcePhase,
     SourceRecord,
@@ -40,10 +33,22 @@ from dlog.promotion.record import (
     encode_source,
     encode_target,
 )
-from dlog.promotion_errors import PromotionError
-from dlog.segments.segment import LogSegment, encode_segment
-from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
-from namespace.store import Check, Create, Delete, MetadataStore, Operation, Put, ancestors_of
+from ledger.metadata_store.errors import BadVersionError, NodeExistsError, NoNodeError
+from ledger.metadata_store.store import Check, Create, Delete, MetadataStore, Operation, Put, ancestors_of
+from namespace import paths
+from namespace.log_identity import encode_log_id, new_log_id
+from namespace.log_metadata import (
+    LAYOUT_VERSION,
+    PROMOTED_FROM,
+    PROMOTED_TO,
+    PURGED,
+    LogMetadata,
+    initial_nodes,
+)
+from namespace.logs import open_log
+from namespace.node_reads import read_children, read_nodes
+from namespace.origin import encode_origin
+from namespace.segments.segment import LogSegment, encode_segment
 
 ATTEMPTS_MAX = 100  # to hand over; each is lost to a cursor or a roll in the same moment
 OPERATIONS_AT_ONCE = 500  # in one transaction; ZooKeeper takes at most 1 MiB

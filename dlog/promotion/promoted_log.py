@@ -16,15 +16,15 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from dlog.errors import LogMetadataError, translated
-from dlog.metadata.heal_node import Heal
 from dlog.promotion.nodes import read_source
 from dlog.promotion.record import SourcePhase, SourceRecord
 from dlog.read.read_only_log import ReadOnlyLog
-from dlog.segments.segment import LogSegment
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchLedgerError
 from ledger.handle import ReadHandle
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
+from namespace.heal_node import Heal
+from namespace.segments.segment import LogSegment
 
 
 class PromotedLog(ReadOnlyLog):

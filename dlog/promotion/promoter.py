@@ -27,27 +27,27 @@ from dlog.errors import (
     LogNotFoundError,
     LogUnavailableError,
     NamespaceLostError,
+    PromotionError,
     translated,
 )
-from dlog.metadata import logs, paths
-from dlog.metadata.log_identity import keeps_chain_in
-from dlog.metadata.log_metadata import LogMetadata
-from dlog.metadata.origin import read_origin
-from dlog.metadata.segment_nodes import delete_segment, list_segments, record_allocation
 from dlog.ownership import LedgerMark, MadeHere, NamedByLog, ReplacedAllocation, delete_ledger
 from dlog.promotion import nodes
 from dlog.promotion.record import SourcePhase, SourceRecord, TargetPhase, TargetRecord
 from dlog.promotion.segment_copy import SegmentCopy
 from dlog.promotion.sides import PromotionProgress, PromotionStatus, Side
 from dlog.promotion.steps import Step, next_step, next_undo_step
-from dlog.promotion_errors import PromotionError
 from dlog.read.entries import open_segment_ledger
 from dlog.retry_policy import RetryPolicy
-from dlog.segments.segment import LogSegment
-from dlog.segments.truncation import purgeable
 from dlog.write.segment_lifecycle import SegmentLifecycle
-from namespace import errors as namespace_errors
-from namespace.lock import DistributedLock
+from ledger.metadata_store import errors as store_errors
+from ledger.metadata_store.lock import DistributedLock
+from namespace import logs, paths
+from namespace.log_identity import keeps_chain_in
+from namespace.log_metadata import LogMetadata
+from namespace.origin import read_origin
+from namespace.segment_nodes import delete_segment, list_segments, record_allocation
+from namespace.segments.segment import LogSegment
+from namespace.segments.truncation import purgeable
 
 T = TypeVar("T")
 
@@ -208,14 +208,14 @@ class Promoter:
         with translated(self.log, "acquiring the lock of its promotion"):
             try:
                 await store.create(path)
-            except namespace_errors.NodeExistsError:
+            except store_errors.NodeExistsError:
                 pass
-            except namespace_errors.NoNodeError as exc:
+            except store_errors.NoNodeError as exc:
                 raise LogNotFoundError(self.log) from exc
             lock = DistributedLock(store, path, self._client_id)
             try:
                 await lock.acquire(self._lock_timeout_s)
-            except namespace_errors.LockTakenError as exc:
+            except store_errors.LockTakenError as exc:
                 raise PromotionError(
                     self.log,
                     f"{exc.owner or 'another process'} is promoting it now; wait, or end that process",

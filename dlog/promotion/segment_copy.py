@@ -16,13 +16,13 @@ from collections.abc import Callable
 
 from dlog.errors import ConfigError, CorruptLogError, EntryFormatError
 from dlog.format.compression import CODEC_MASK, Compression
-from dlog.format.dlsn import DLSN
 from dlog.format.envelope import ENVELOPE_HEADER, ENVELOPE_HEADER_BYTES, ENVELOPE_VERSION
 from dlog.read.entries import open_segment_ledger
 from dlog.read.segment_reader import SegmentReader, last_record_of
-from dlog.segments.segment import LogSegment
 from ledger.client import LedgerClient
 from ledger.handle import ReadHandle, WriteHandle
+from namespace.dlsn import DLSN
+from namespace.segments.segment import LogSegment
 
 READ_BYTES = 1024 * 1024  # of one read
 _LENGTH_BYTES = 8

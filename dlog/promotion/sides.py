@@ -11,8 +11,8 @@ import attrs
 
 from dlog.config import NamespaceConfig
 from ledger.client import LedgerClient
-from namespace.clock import wall_ms
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.clock import wall_ms
 
 
 @attrs.frozen(kw_only=True)

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import enum
 
-from dlog.errors import LogExistsError, LogMetadataError
+from dlog.errors import LogExistsError, LogMetadataError, PromotionError
 from dlog.promotion.record import SourcePhase, SourceRecord, TargetPhase, TargetRecord
-from dlog.promotion_errors import PromotionError
 
 
 class Step(enum.Enum):

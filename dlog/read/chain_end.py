@@ -7,10 +7,10 @@ Inside: reading backward to the last entry. Not inside: the chain (``format.hash
 from __future__ import annotations
 
 from dlog.errors import translated
-from dlog.format.dlsn import DLSN
 from dlog.format.envelope import open_envelope
 from dlog.format.hash_chain import ChainValue, chain_start, chain_value_in
 from dlog.read.read_only_log import ReadOnlyLog
+from namespace.dlsn import DLSN
 
 
 async def chain_at_end(log: ReadOnlyLog) -> ChainValue:

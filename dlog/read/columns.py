@@ -14,7 +14,6 @@ from functools import lru_cache
 from itertools import accumulate
 from struct import Struct
 
-from dlog.format.dlsn import DLSN
 from dlog.format.record import (
     FLAG_CONTROL,
     POSITION_MAX,
@@ -23,6 +22,7 @@ from dlog.format.record import (
     RECORD_HEADER_BYTES,
     Record,
 )
+from namespace.dlsn import DLSN
 
 _NEXT_POSITION = 1 << POSITION_SHIFT
 _UNIFORM_RECORDS_MIN = 4  # below it the second decoder is as fast

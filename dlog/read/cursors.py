@@ -1,7 +1,7 @@
 """The cursors of one log, and the one that a reader commits.
 
 Inside: looking at cursors, moving and deleting them by hand, a reader's commits. Not inside: the nodes
-(``dlog.metadata.cursor_nodes``), reading records (``log_reader``).
+(``namespace.cursor_nodes``), reading records (``log_reader``).
 Always: a reader commits only what it has returned, forward, and only while no other reader has moved the
 cursor; a commit whose reply was lost is settled before the call returns.
 
@@ -16,17 +16,16 @@ from typing import Protocol, TypeVar
 
 import attrs
 
-from dlog.errors import CursorConflictError, translated
+from dlog.errors import CursorConflictError, LogPromotedError, translated
 from dlog.format.arguments import as_dlsn
-from dlog.format.dlsn import DLSN
-from dlog.metadata import cursor_nodes
-from dlog.metadata.cursor_nodes import Cursor, check_cursor_name
-from dlog.metadata.policy import Right
-from dlog.promotion_errors import LogPromotedError
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.retry_policy import RetryPolicy
 from ledger.catalog.connection_retry import RETRY_PAUSE_S, retry_lost_connection
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
+from namespace import cursor_nodes
+from namespace.cursor_nodes import Cursor, check_cursor_name
+from namespace.dlsn import DLSN
+from namespace.policy import Right
 
 T = TypeVar("T")
 

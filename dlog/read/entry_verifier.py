@@ -15,13 +15,13 @@ import enum
 import attrs
 
 from dlog.errors import EntryFormatError, LogMetadataError, translated
-from dlog.format.dlsn import DLSN
 from dlog.format.record import TXID_MAX, Record
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.segment_reader import PositionGapError, SegmentReader, last_record_of
-from dlog.segments.segment import LogSegment
 from ledger.errors import NoSuchLedgerError
 from ledger.read.replica_check import CheckedEntry, ReplicaCheck
+from namespace.dlsn import DLSN
+from namespace.segments.segment import LogSegment
 
 FAULTS_MAX = 1_000  # in one result
 ATTEMPTS_MAX = 3  # each is lost to a change of the ledger's ensembles

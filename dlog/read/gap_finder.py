@@ -9,14 +9,14 @@ entry or return damaged bytes, twice; a gap ends before the next record that can
 from __future__ import annotations
 
 from dlog.errors import CorruptLogError, DLogError, LogTruncatedError, SegmentGapError, translated
-from dlog.format.dlsn import DLSN
 from dlog.read.gaps import Gap, GapCause, is_gone
 from dlog.read.positioning import ID_MAX, last_before
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.segment_reader import PositionGapError
-from dlog.segments.segment import LogSegment
 from ledger.errors import LedgerReadError, NoSuchLedgerError
 from ledger.handle import ReadHandle
+from namespace.dlsn import DLSN
+from namespace.segments.segment import LogSegment
 
 
 class GapFinder:

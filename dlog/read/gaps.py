@@ -10,8 +10,8 @@ import enum
 
 import attrs
 
-from dlog.format.dlsn import DLSN
 from ledger.errors import CorruptEntryError, LedgerReadError, NoEntryRefusal, NoLedgerRefusal
+from namespace.dlsn import DLSN
 
 
 class GapCause(enum.Enum):

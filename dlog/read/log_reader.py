@@ -29,9 +29,7 @@ from dlog.errors import (
     NamespaceClosedError,
 )
 from dlog.format.arguments import as_dlsn
-from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
-from dlog.metadata.cursor_nodes import Cursor
 from dlog.read.columns import RecordRun
 from dlog.read.cursors import ReaderCursor
 from dlog.read.gap_finder import GapFinder
@@ -41,8 +39,10 @@ from dlog.read.read_ahead import ReadAhead
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.record_batch import RecordBatch
 from dlog.statistics_names import READERS_OPENED, RECORDS_READ
-from ledger.tasks.forks import RULE, call_in_child
-from ledger.tasks.service_tasks import open_service_tasks
+from ledger.runtime.tasks.forks import RULE, call_in_child
+from ledger.runtime.tasks.service_tasks import open_service_tasks
+from namespace.cursor_nodes import Cursor
+from namespace.dlsn import DLSN
 
 BATCH_RECORDS = 65_536
 IDLE = (

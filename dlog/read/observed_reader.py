@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dlog.format.record import Record
 from dlog.read.log_reader import LogReader
 from dlog.statistics_names import RECEIVE
-from ledger.statistics.tracing import MESSAGE_COUNT, Span
+from ledger.runtime.statistics.tracing import MESSAGE_COUNT, Span
 
 
 class ObservedLogReader(LogReader):

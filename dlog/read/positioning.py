@@ -19,9 +19,9 @@ import attrs
 
 from dlog.errors import LogTruncatedError
 from dlog.format.arguments import as_dlsn, as_txid
-from dlog.format.dlsn import DLSN, INVALID_DLSN
-from dlog.segments.segment import LogSegment
-from dlog.segments.truncation import first_left
+from namespace.dlsn import DLSN, INVALID_DLSN
+from namespace.segments.segment import LogSegment
+from namespace.segments.truncation import first_left
 
 
 class Start(enum.Enum):

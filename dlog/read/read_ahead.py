@@ -35,21 +35,21 @@ from dlog.errors import (
     SegmentGapError,
     translated,
 )
-from dlog.format.dlsn import DLSN
 from dlog.format.large_record import parts_before
 from dlog.format.record import Record
-from dlog.metadata.heal_node import Heal, in_same_segment
 from dlog.read.gaps import is_gone
 from dlog.read.positioning import Start, last_before
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.segment_reader import SegmentReader
 from dlog.retry_policy import RetryPolicy
-from dlog.segments.segment import LogSegment, TruncationStatus
-from dlog.segments.truncation import first_left
 from dlog.statistics_names import BYTES_FETCHED, ENTRIES_FETCHED
 from ledger.errors import LedgerReadError, NoSuchLedgerError
 from ledger.handle import ReadHandle
-from ledger.tasks.background import open_background
+from ledger.runtime.tasks.background import open_background
+from namespace.dlsn import DLSN
+from namespace.heal_node import Heal, in_same_segment
+from namespace.segments.segment import LogSegment, TruncationStatus
+from namespace.segments.truncation import first_left
 
 T = TypeVar("T")
 RELIST_FACTOR_MAX = 6  # how much rarer than at first an idle reader lists the segments in the end

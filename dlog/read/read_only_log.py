@@ -20,14 +20,11 @@ from dlog.errors import (
     CorruptLogError,
     EntryFormatError,
     LogNotFoundError,
+    LogRenamedError,
     LogTruncatedError,
     translated,
 )
-from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
-from dlog.metadata.heal_node import Heal, read_heals
-from dlog.metadata.origin import log_not_found, read_origin
-from dlog.metadata.segment_nodes import list_segments
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
 from dlog.read.positioning import (
     EntrySearch,
@@ -37,17 +34,20 @@ from dlog.read.positioning import (
     truncated_ranges,
 )
 from dlog.read.segment_reader import SegmentReader, last_record_of, slot_not_before
-from dlog.rename_errors import LogRenamedError
-from dlog.segments.segment import LogSegment, sequence_id_base
-from dlog.segments.segment_list import check_still_same_log
-from dlog.segments.truncation import first_left
 from ledger.client import LedgerClient
 from ledger.errors import CorruptEntryError, NoSuchLedgerError
 from ledger.handle import ReadHandle
+from ledger.metadata_store.store import MetadataStore
 from ledger.read.replica_check import ReplicaCheck
-from ledger.statistics import Recorder
-from ledger.statistics.tracing import Attribute, Span
-from namespace.store import MetadataStore
+from ledger.runtime.statistics import Recorder
+from ledger.runtime.statistics.tracing import Attribute, Span
+from namespace.dlsn import DLSN
+from namespace.heal_node import Heal, read_heals
+from namespace.origin import log_not_found, read_origin
+from namespace.segment_nodes import list_segments
+from namespace.segments.segment import LogSegment, sequence_id_base
+from namespace.segments.segment_list import check_still_same_log
+from namespace.segments.truncation import first_left
 
 
 class ReadOnlyLog:
@@ -100,7 +100,7 @@ class ReadOnlyLog:
         return listed.segments
 
     async def origin(self) -> str:
-        """The name that the log's records are bound to; see ``dlog.metadata.origin``.
+        """The name that the log's records are bound to; see ``namespace.origin``.
 
         Raises:
             LogMetadataError, LogUnavailableError

@@ -14,9 +14,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, overload
 
 from dlog.errors import ConfigError
-from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
 from dlog.read.columns import RecordRun, runs_of
+from namespace.dlsn import DLSN
 
 if TYPE_CHECKING:
     import pyarrow as pa

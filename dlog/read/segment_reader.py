@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dlog.errors import EntryFormatError
-from dlog.format.dlsn import DLSN
 from dlog.format.envelope import ENTRY_BYTES_MAX, open_envelope
 from dlog.format.large_record import PartJoiner, is_in_parts
 from dlog.format.record import (
@@ -32,6 +31,7 @@ from dlog.format.record import (
 )
 from dlog.format.record_set import SETS_BYTES_MAX, SetBudget, decode_record_set
 from dlog.read.columns import RecordRun, plain_run, runs_of
+from namespace.dlsn import DLSN
 
 _USER_RECORD_MASK = 0xFFFF | 1 << 47  # the flags, and the bit of the position that must not be set
 

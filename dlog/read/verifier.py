@@ -12,14 +12,11 @@ from collections.abc import Sequence
 import attrs
 
 from dlog.errors import EntryFormatError, LogUnavailableError, as_dlog_error, translated
-from dlog.format.dlsn import DLSN
 from dlog.format.envelope import open_envelope
 from dlog.format.hash_chain import CHAIN_RECORD_BYTES, ChainValue, chain_start, chain_value_in, parse_head
 from dlog.format.record import Record
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.segment_reader import SegmentReader
-from dlog.segments.segment import LogSegment
-from dlog.segments.truncation import first_left
 from ledger.errors import (
     BookieUnavailableError,
     CorruptEntryError,
@@ -28,6 +25,9 @@ from ledger.errors import (
     NoSuchLedgerError,
 )
 from ledger.handle import ReadHandle
+from namespace.dlsn import DLSN
+from namespace.segments.segment import LogSegment
+from namespace.segments.truncation import first_left
 
 READ_BYTES_MAX = 512 * 1024
 

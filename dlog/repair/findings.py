@@ -18,10 +18,10 @@ from collections.abc import Iterator
 
 import attrs
 
-from dlog.format.dlsn import DLSN
-from dlog.metadata.log_metadata import LAYOUT_VERSION
 from dlog.repair.log_state import LastRecord, LedgerEnd, LogState, SegmentNode
-from dlog.segments.segment import MAX_TXID, LogSegment, TruncationStatus, segment_seqno_of
+from namespace.dlsn import DLSN
+from namespace.log_metadata import LAYOUT_VERSION
+from namespace.segments.segment import MAX_TXID, LogSegment, TruncationStatus, segment_seqno_of
 
 UNFINISHED_MAX = 2  # segments in progress that an ordinary recovery can complete
 

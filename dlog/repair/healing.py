@@ -1,7 +1,7 @@
 """Giving a segment that began on fewer bookies than asked all its replicas, in a new ledger.
 
 Inside: the steps for each segment: a new ledger, the copy, the check of every replica, the exchange.
-Not inside: the heal node (``dlog.metadata.heal_node``), deleting old ledgers (``dlog.ownership.replaced``).
+Not inside: the heal node (``namespace.heal_node``), deleting old ledgers (``dlog.ownership.replaced``).
 Always: entry n of the old ledger is entry n of the new one, with the same bytes, so every record keeps its
 position; the segment's node is changed only after each replica of the copy was read and found good; one
 transaction changes it and says that the old ledger is kept, conditional on the segment as it was copied. An
@@ -26,10 +26,6 @@ import attrs
 import trio
 
 from dlog.errors import LogFencedError, LogUnavailableError, translated
-from dlog.metadata import paths
-from dlog.metadata.heal_node import Heal, HealState, read_heals
-from dlog.metadata.logs import open_log
-from dlog.metadata.segment_nodes import list_segments, replace_ledger
 from dlog.ownership import (
     LedgerMark,
     MadeHere,
@@ -41,14 +37,18 @@ from dlog.ownership import (
 from dlog.promotion.segment_copy import SegmentCopy
 from dlog.read.entries import open_segment_ledger
 from dlog.repair.log_reading import LogPlace
-from dlog.segments.segment import LogSegment, TruncationStatus
 from ledger.errors import NoSuchLedgerError
 from ledger.handle import WriteHandle
 from ledger.metadata import LedgerMetadata
+from ledger.metadata_store.errors import BadVersionError, NodeExistsError, NoNodeError
+from ledger.metadata_store.store import Check, Create, Operation
 from ledger.replication_asked import ASKED_KEY, AskedReplication
-from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
-from namespace.events import event
-from namespace.store import Check, Create, Operation
+from ledger.runtime.events import event
+from namespace import paths
+from namespace.heal_node import Heal, HealState, read_heals
+from namespace.logs import open_log
+from namespace.segment_nodes import list_segments, replace_ledger
+from namespace.segments.segment import LogSegment, TruncationStatus
 
 logger = logging.getLogger(__name__)
 

@@ -16,13 +16,13 @@ import re
 import attrs
 
 from dlog.errors import LogMetadataError, LogUnavailableError
-from dlog.metadata.binding import decode_binding
-from dlog.metadata.node_reads import READS_AT_ONCE, read_children, read_nodes
-from dlog.metadata.paths import LOCK, ORIGIN, READ_LOCK, RENAMED_NODE, SUBSCRIBERS, UNPARTITIONED
-from dlog.segments.segment import decode_segment, is_segment_name
+from ledger.metadata_store.errors import NoNodeError
+from ledger.metadata_store.store import MetadataStore, Node, parent_of
 from ledger.policy import POLICY_NODE
-from namespace.errors import NoNodeError
-from namespace.store import MetadataStore, Node, parent_of
+from namespace.binding import decode_binding
+from namespace.node_reads import READS_AT_ONCE, read_children, read_nodes
+from namespace.paths import LOCK, ORIGIN, READ_LOCK, RENAMED_NODE, SUBSCRIBERS, UNPARTITIONED
+from namespace.segments.segment import decode_segment, is_segment_name
 
 ATTEMPTS_MAX = 10  # each is lost to a log that was created, deleted or renamed during the walk
 NO_LEDGERS = frozenset({LOCK, READ_LOCK, SUBSCRIBERS, ORIGIN, "maxtxid", "version", "ledgers", "allocation"})
@@ -49,7 +49,7 @@ async def stable_references(store: MetadataStore, scope: str, *, without: str) -
     Raises:
         LogMetadataError: A node does not parse, so the ledgers that it names are not known.
         LogUnavailableError: Logs came or went during every attempt.
-        namespace.errors.NamespaceError: A node cannot be read.
+        ledger.metadata_store.errors.NamespaceError: A node cannot be read.
     """
     await store.sync(scope)
     before = await _walk(store, scope, without)

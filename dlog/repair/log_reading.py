@@ -21,16 +21,11 @@ from dlog.errors import (
     LogUnavailableError,
     as_dlog_error,
 )
-from dlog.format.dlsn import DLSN
 from dlog.format.envelope import open_envelope
 from dlog.format.record import FLAG_CONTROL, FLAG_END_OF_STREAM, FLAG_RECORD_SET, decode_records
 from dlog.format.record_set import SetBudget, decode_record_set
-from dlog.metadata import paths
-from dlog.metadata.log_metadata import closed_by_promotion, initial_nodes
-from dlog.metadata.node_reads import read_nodes
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
 from dlog.repair.log_state import LastRecord, LedgerEnd, LogState, SegmentNode, StoredNode
-from dlog.segments.segment import LogSegment, TruncationStatus, decode_segment, is_segment_name
 from dlog.write.opening import lock_owner
 from ledger.client import LedgerClient
 from ledger.errors import (
@@ -41,10 +36,15 @@ from ledger.errors import (
     NoSuchLedgerError,
 )
 from ledger.handle import ReadHandle
+from ledger.metadata_store.errors import NoNodeError
+from ledger.metadata_store.store import MetadataStore, Node
 from ledger.replication_asked import AskedReplication
-from ledger.tasks.task_errors import for_each
-from namespace.errors import NoNodeError
-from namespace.store import MetadataStore, Node
+from ledger.runtime.tasks.task_errors import for_each
+from namespace import paths
+from namespace.dlsn import DLSN
+from namespace.log_metadata import closed_by_promotion, initial_nodes
+from namespace.node_reads import read_nodes
+from namespace.segments.segment import LogSegment, TruncationStatus, decode_segment, is_segment_name
 
 ATTEMPTS_MAX = 20  # each is lost to a writer that changed a segment meanwhile
 LEDGERS_AT_ONCE = 8

@@ -12,9 +12,9 @@ import re
 
 import attrs
 
-from dlog.format.dlsn import DLSN
-from dlog.segments.segment import LogSegment
 from ledger.replication_asked import AskedReplication
+from namespace.dlsn import DLSN
+from namespace.segments.segment import LogSegment
 
 _DECIMAL = re.compile(rb"-?[0-9]{1,19}")
 

@@ -17,8 +17,6 @@ from typing import assert_never
 import attrs
 
 from dlog.errors import LogFencedError, LogMetadataError, LogUnavailableError, translated
-from dlog.metadata import paths
-from dlog.metadata.log_metadata import LAYOUT_VERSION
 from dlog.ownership import NamedByLog, delete_ledger
 from dlog.repair.findings import (
     CloseLedger,
@@ -34,9 +32,11 @@ from dlog.repair.findings import (
 )
 from dlog.repair.log_reading import LogPlace, ledger_end, read_state, with_ends
 from dlog.repair.log_state import LedgerEnd, LogState
-from dlog.segments.segment import LogSegment, encode_segment, start_sequence_id_after
-from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
-from namespace.store import Check, Create, Delete, Operation, Put
+from ledger.metadata_store.errors import BadVersionError, NodeExistsError, NoNodeError
+from ledger.metadata_store.store import Check, Create, Delete, Operation, Put
+from namespace import paths
+from namespace.log_metadata import LAYOUT_VERSION
+from namespace.segments.segment import LogSegment, encode_segment, start_sequence_id_after
 
 STEPS_MAX = 10_000  # a bound for the loop; each step leaves fewer findings
 

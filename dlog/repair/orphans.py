@@ -23,9 +23,6 @@ from collections.abc import Awaitable, Callable, Iterable
 import attrs
 
 from dlog.errors import LogLockedError, LogNotFoundError, translated
-from dlog.metadata import paths
-from dlog.metadata.log_metadata import LAYOUT_VERSION, allocation_stamp_of
-from dlog.metadata.node_reads import READS_AT_ONCE
 from dlog.ownership import delete_ledger
 from dlog.repair.ledger_references import (
     LedgerReferences,
@@ -37,10 +34,13 @@ from dlog.write.opening import locked
 from ledger.catalog.catalog import StoredLedger
 from ledger.client import LedgerClient
 from ledger.errors import MetadataFormatError, NoSuchLedgerError
+from ledger.metadata_store.errors import BadVersionError, NoNodeError
+from ledger.metadata_store.store import MetadataStore
 from ledger.policy import LogMark
-from ledger.tasks.task_errors import for_each
-from namespace.errors import BadVersionError, NoNodeError
-from namespace.store import MetadataStore
+from ledger.runtime.tasks.task_errors import for_each
+from namespace import paths
+from namespace.log_metadata import LAYOUT_VERSION, allocation_stamp_of
+from namespace.node_reads import READS_AT_ONCE
 
 SAFE_AGE_S = 86_400.0  # a younger ledger may be about to get into a log
 MOVED = "its log was created, deleted or renamed meanwhile; try again"

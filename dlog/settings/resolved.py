@@ -30,11 +30,11 @@ from dlog.settings.sources import (
 )
 from dlog.settings.table import BY_VARIABLE, SECTIONS, SETTINGS, Applies
 from ledger.errors import LedgerError
+from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity, load_zookeeper_security
 from ledger.placement.config import PlacementConfig
+from ledger.runtime.secret_file import SecretOf, read_secret
 from ledger.transport.bookie_security import BookieSecurity, load_bookie_security
-from namespace.errors import NamespaceError
-from namespace.secret_file import SecretOf, read_secret
-from namespace.zookeeper_security import ZooKeeperSecurity, load_zookeeper_security
 
 _SCHEMES = {"file": Applies.DIRECTORY, "distributedlog": Applies.CLUSTER}
 # A keyword that holds what several settings, or a file, give otherwise.

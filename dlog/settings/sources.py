@@ -20,7 +20,7 @@ import attrs
 
 from dlog.errors import ConfigError, InvalidUriError
 from dlog.settings.table import BY_VARIABLE, PREFIX, SECRETS, SECTIONS, SETTINGS, Setting
-from namespace.service_uri import without_user_info
+from ledger.metadata_store.service_uri import without_user_info
 
 CONFIG_VARIABLE = "DLOG_CONFIG"
 # Variables of commands and tests that are no settings of a client.

@@ -4,7 +4,7 @@ Inside: each setting once: name, kind, where it applies, meaning. The default is
 the setting. Derived: keys of the file, variables, keys of a URI's query, options of Spark, ``dlog config
 show``, docs/settings.md.
 Not inside: reading values (``sources``), the classes (``dlog.config``, ``ledger.placement.config``,
-``ledger.transport.bookie_security``, ``namespace.zookeeper_security``).
+``ledger.transport.bookie_security``, ``ledger.metadata_store.zookeeper_security``).
 Always: no setting holds a secret; a secret is named by its file.
 """
 
@@ -21,9 +21,9 @@ from dlog.format.compression import Compression
 from dlog.settings import kinds
 from dlog.settings.kinds import Kind
 from ledger.digest import DigestType
+from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity
 from ledger.placement.config import PlacementConfig, PlacementPolicy
 from ledger.transport.bookie_security import BookieSecurity
-from namespace.zookeeper_security import ZooKeeperSecurity
 
 
 class Applies(enum.Enum):

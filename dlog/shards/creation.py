@@ -13,12 +13,12 @@ import re
 import attrs
 
 from dlog.errors import LogExistsError, LogMetadataError, LogNotFoundError
-from dlog.metadata.log_name import check_log_name
-from dlog.metadata.policy import Right
-from dlog.metadata.properties import PropertiesConflictError
 from dlog.namespace_handle import Namespace
 from dlog.shards.errors import NotShardedError, ShardCountError, ShardsMissingError
 from dlog.shards.layout import Layout, check_count, layout_in, shard_log
+from namespace.log_name import check_log_name
+from namespace.policy import Right
+from namespace.properties import PropertiesConflictError
 
 _NUMBER = re.compile("[0-9]{1,19}")
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 import attrs
 
 from dlog.errors import LogMetadataError
-from dlog.format.dlsn import DLSN
+from namespace.dlsn import DLSN
 
 SHARDS_MAX = 1_000  # a writer opens a log for each
 HASH = "crc32-modulo"

@@ -21,17 +21,17 @@ import trio
 
 from dlog.contained import contained_error
 from dlog.errors import DLogError, NamespaceClosedError
-from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
-from dlog.metadata.cursor_nodes import Cursor
-from dlog.metadata.log_name import check_log_name
 from dlog.namespace_handle import Namespace
 from dlog.read.gaps import Gap
 from dlog.read.log_reader import BATCH_RECORDS, LogReader
 from dlog.read.positioning import EARLIEST, Where
 from dlog.read.record_batch import RecordBatch
 from dlog.shards.creation import shard_names
-from ledger.tasks.service_tasks import open_service_tasks
+from ledger.runtime.tasks.service_tasks import open_service_tasks
+from namespace.cursor_nodes import Cursor
+from namespace.dlsn import DLSN
+from namespace.log_name import check_log_name
 
 TURN_RECORDS_MAX = 256  # of one shard, before the next one; a turn of columns is one read of its entries
 NO_SHARD = -1  # of an empty batch

@@ -14,13 +14,13 @@ import trio
 
 from dlog.config import WriterConfig
 from dlog.errors import DLogError, RecordOutcome
-from dlog.metadata.log_name import check_log_name
 from dlog.namespace_handle import Namespace
 from dlog.shards.creation import shard_names
 from dlog.shards.layout import ShardedPosition, shard_of
 from dlog.write.log_writer import LogWriter
 from dlog.write.pending import Pending
 from ledger.payloads import as_payload
+from namespace.log_name import check_log_name
 
 Buffer = bytes | bytearray | memoryview
 

@@ -20,8 +20,8 @@ from collections.abc import Iterable
 import attrs
 
 from dlog.errors import RecordOutcome
-from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
+from namespace.dlsn import DLSN
 
 SHOWN_BYTES = 60  # of a payload in a complaint
 

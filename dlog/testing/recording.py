@@ -15,15 +15,15 @@ from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
 from dlog.errors import RecordOutcome
-from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
 from dlog.read.log_reader import LogReader
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.testing.history import History, LogHistory, ReaderHistory, Submission
 from dlog.write.batcher import Batch
 from dlog.write.log_writer import LogWriter
-from namespace.memory import MemoryStore, MemoryTree
-from namespace.read_only import ReadOnlyStore
+from ledger.metadata_store.memory import MemoryStore, MemoryTree
+from ledger.metadata_store.read_only import ReadOnlyStore
+from namespace.dlsn import DLSN
 
 
 class WriterRecorder:

@@ -10,7 +10,7 @@ import string
 
 from hypothesis import strategies as st
 
-from dlog.format.dlsn import DLSN
+from namespace.dlsn import DLSN
 
 PAYLOADS = st.binary(max_size=2000)
 """Payloads of records: the empty one included, most of them short."""

@@ -33,7 +33,6 @@ from bookie.storage.config import StorageConfig
 from dlog.config import NamespaceConfig
 from dlog.connect import Parts, client_config, in_memory, open_namespace, prepare_embedded_namespace
 from dlog.errors import DLogError, EmbeddedStoreError
-from dlog.metadata import paths
 from dlog.namespace_handle import Namespace
 from dlog.testing.clock import NoTrace, TaskTimeline
 from dlog.testing.disk import ProcessDisk
@@ -44,13 +43,14 @@ from ledger.catalog.catalog import open_catalog
 from ledger.catalog.paths import READONLY, available_path
 from ledger.client import open_ledger_client
 from ledger.errors import DirectoryFullError
-from ledger.tasks.service_tasks import open_service_tasks
+from ledger.metadata_store.errors import NodeExistsError
+from ledger.metadata_store.memory import MemoryTree
+from ledger.metadata_store.read_only import ReadOnlyStore
+from ledger.metadata_store.sessions.session import Watched
+from ledger.runtime.tasks.service_tasks import open_service_tasks
 from ledger.transport.dial import Address
 from ledger.transport.pipe import stream_pair
-from namespace.errors import NodeExistsError
-from namespace.memory import MemoryTree
-from namespace.read_only import ReadOnlyStore
-from namespace.sessions.session import Watched
+from namespace import paths
 
 T = TypeVar("T")
 BOOKIE_ID = "embedded:1"

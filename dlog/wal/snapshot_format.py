@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from dlog.format.dlsn import DLSN
 from dlog.wal.errors import ReplayError
+from namespace.dlsn import DLSN
 
 CHUNK_BYTES_MAX = 512 * 1024
 VERSION = 1

@@ -13,9 +13,9 @@ refuses a snapshot that is older than its last one, and only the log's one write
 from __future__ import annotations
 
 from dlog.errors import LogNotFoundError, LogTruncatedError, TxidOutOfOrderError
-from dlog.format.dlsn import DLSN
 from dlog.namespace_handle import Namespace
 from dlog.wal.snapshot_format import Decoder, Snapshot, encode
+from namespace.dlsn import DLSN
 
 READ_ATTEMPTS_MAX = 5
 

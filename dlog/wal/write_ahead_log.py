@@ -18,7 +18,6 @@ from typing import Generic, TypeVar
 
 import trio
 
-from dlog.access_control.entries import Denial
 from dlog.config import NamespaceConfig
 from dlog.connect import open_namespace
 from dlog.errors import (
@@ -29,8 +28,6 @@ from dlog.errors import (
     WriteError,
     WriterOverloadedError,
 )
-from dlog.format.dlsn import DLSN
-from dlog.metadata.policy import Right
 from dlog.namespace_handle import Namespace
 from dlog.read.positioning import EARLIEST, Start
 from dlog.wal import snapshots
@@ -45,9 +42,12 @@ from dlog.wal.snapshot_format import Snapshot
 from dlog.write.log_writer import LogWriter
 from dlog.write.pending import Pending
 from ledger.payloads import as_payload
-from ledger.tasks.failure_domain import report_contained
-from ledger.tasks.service_tasks import open_service_tasks
-from namespace.events import event
+from ledger.runtime.events import event
+from ledger.runtime.tasks.failure_domain import report_contained
+from ledger.runtime.tasks.service_tasks import open_service_tasks
+from namespace.access_control.entries import Denial
+from namespace.dlsn import DLSN
+from namespace.policy import Right
 
 LOGGER = logging.getLogger(__name__)
 REPLAY_RECORDS_MAX = 1_000  # applied between two checkpoints

@@ -12,8 +12,8 @@ import trio
 
 from dlog.errors import LogLockLostError, LogUnavailableError, NamespaceLostError, WriteError
 from dlog.write.segment_lifecycle import SegmentLifecycle
-from namespace.lock import DistributedLock
-from namespace.store import SessionState
+from ledger.metadata_store.lock import DistributedLock
+from ledger.metadata_store.store import SessionState
 
 # The log's segments and its lock in the namespace that it was promoted to; None if it was not.
 Follow = Callable[[], Awaitable[tuple[SegmentLifecycle, DistributedLock] | None]]

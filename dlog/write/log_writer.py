@@ -32,7 +32,6 @@ from dlog.errors import (
     translated,
 )
 from dlog.format.arguments import as_dlsn, as_txid
-from dlog.format.dlsn import DLSN
 from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX, Record
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.statistics_names import APPEND, FLUSHES
@@ -40,11 +39,12 @@ from dlog.write.batcher import Batch, encoded_bytes
 from dlog.write.pending import Pending, wait_settled
 from dlog.write.repeats import is_repeat_of
 from dlog.write.segment_roller import SegmentRoller
-from ledger.audit import audited_async
 from ledger.payloads import as_payload
-from ledger.statistics.tracing import Span
-from ledger.tasks.forks import RULE, call_in_child
-from namespace.clock import wall_ms
+from ledger.runtime.audit import audited_async
+from ledger.runtime.clock import wall_ms
+from ledger.runtime.statistics.tracing import Span
+from ledger.runtime.tasks.forks import RULE, call_in_child
+from namespace.dlsn import DLSN
 
 OVERLOAD_FACTOR = 4  # submit() refuses records beyond this many times the limit of wait_capacity()
 

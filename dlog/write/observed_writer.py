@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dlog.format.dlsn import DLSN
 from dlog.statistics_names import APPEND_MANY, FLUSH
 from dlog.write.log_writer import LogWriter
 from dlog.write.pending import Pending
-from ledger.statistics.tracing import MESSAGE_ID, Span
+from ledger.runtime.statistics.tracing import MESSAGE_ID, Span
+from namespace.dlsn import DLSN
 
 Buffer = bytes | bytearray | memoryview
 

@@ -18,10 +18,7 @@ import attrs
 import trio
 
 from dlog.config import WriterConfig
-from dlog.errors import DLogError, LogFencedError, LogLockedError, as_dlog_error, translated
-from dlog.metadata import paths
-from dlog.metadata.origin import log_not_found
-from dlog.promotion_errors import LogPromotedError
+from dlog.errors import DLogError, LogFencedError, LogLockedError, LogPromotedError, as_dlog_error, translated
 from dlog.read.chain_end import chain_at_end
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.retry_policy import RetryPolicy
@@ -32,10 +29,12 @@ from dlog.write.log_writer import LogWriter
 from dlog.write.observed_writer import ObservedLogWriter
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.segment_roller import SegmentRoller
-from ledger.tasks.service_tasks import open_service_tasks
-from namespace import errors as namespace_errors
-from namespace.lock import DistributedLock, in_order, member_owner
-from namespace.store import MetadataStore
+from ledger.metadata_store import errors as store_errors
+from ledger.metadata_store.lock import DistributedLock, in_order, member_owner
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.tasks.service_tasks import open_service_tasks
+from namespace import paths
+from namespace.origin import log_not_found
 
 PURGE_S = 5.0  # a writer that closes waits so long for a purge under way
 
@@ -44,7 +43,7 @@ async def lock_owner(store: MetadataStore, namespace_path: str, log: str) -> str
     """The client that holds the log's lock, or is the next to hold it; None if there is none.
 
     Raises:
-        namespace.errors.NamespaceError: The store failed.
+        ledger.metadata_store.errors.NamespaceError: The store failed.
     """
     path = paths.lock_path(namespace_path, log)
     try:
@@ -54,7 +53,7 @@ async def lock_owner(store: MetadataStore, namespace_path: str, log: str) -> str
         if (owner := member_owner(members[0])) is not None:
             return owner[0]
         return (await store.get(f"{path}/{members[0]}")).value.decode("utf-8", "replace")
-    except namespace_errors.NoNodeError:
+    except store_errors.NoNodeError:
         return None
 
 
@@ -84,12 +83,12 @@ async def take_lock(
     try:
         lock = DistributedLock(store, paths.lock_path(namespace_path, log), client_id)
         await lock.acquire(timeout_s)
-    except namespace_errors.LockTakenError as exc:
+    except store_errors.LockTakenError as exc:
         raise LogLockedError(log, exc.owner, exc.waited_s) from exc
-    except namespace_errors.NoNodeError as exc:
+    except store_errors.NoNodeError as exc:
         with translated(log, "acquiring its lock"):
             raise await log_not_found(store, namespace_path, log) from exc
-    except namespace_errors.NamespaceError as exc:
+    except store_errors.NamespaceError as exc:
         raise as_dlog_error(exc, log, "acquiring its lock") from exc
     return lock
 

@@ -12,8 +12,8 @@ from concurrent.futures import Future
 import trio
 
 from dlog.errors import RecordOutcome
-from dlog.format.dlsn import DLSN
 from dlog.write.batcher import Batch
+from namespace.dlsn import DLSN
 
 
 async def wait_settled(batch: Batch) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from dlog.segments.segment import LogSegment
 from ledger.replication_asked import AskedReplication
-from namespace.events import event
+from ledger.runtime.events import event
+from namespace.segments.segment import LogSegment
 
 logger = logging.getLogger("dlog.write.segment_roller")
 

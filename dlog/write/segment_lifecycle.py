@@ -3,7 +3,7 @@
 Inside: starting, completing, recovering and deleting a segment; deciding whether a transaction was applied
 whose reply was lost.
 Not inside: when a step happens (``segment_roller``), truncating and purging (``space``), records of the
-segment in use (``segment_writer``), the transactions themselves (``dlog.metadata.segment_nodes``).
+segment in use (``segment_writer``), the transactions themselves (``namespace.segment_nodes``).
 Always: entries are written to a ledger only after its segment is in the log's metadata; a segment is
 completed only after the end of its ledger is decided; the versions that the writer read when it got the lock
 are never read again to continue after a conflict, so an overtaken writer fails with ``LogFencedError``.
@@ -27,26 +27,13 @@ from dlog.errors import (
     EndOfStreamError,
     EntryFormatError,
     LogFencedError,
+    LogPromotedError,
     as_dlog_error,
     translated,
 )
 from dlog.format.compression import Compression
-from dlog.format.dlsn import DLSN
 from dlog.format.large_record import is_in_parts
 from dlog.format.record import TXID_INVALID, TXID_MAX
-from dlog.metadata import paths
-from dlog.metadata.heal_node import read_heals
-from dlog.metadata.log_identity import ensure_log_id
-from dlog.metadata.log_metadata import LogMetadata, next_segment_seqno
-from dlog.metadata.logs import open_log
-from dlog.metadata.retention_node import read_retention
-from dlog.metadata.segment_nodes import (
-    complete_segment,
-    delete_segment,
-    list_segments,
-    record_allocation,
-    start_segment,
-)
 from dlog.ownership import (
     LedgerMark,
     NamedByLog,
@@ -55,20 +42,33 @@ from dlog.ownership import (
     delete_replaced,
     with_identity,
 )
-from dlog.promotion_errors import LogPromotedError
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
 from dlog.read.segment_reader import last_record_of
-from dlog.segments.segment import EMPTY_SEGMENT_TXID, LogSegment, encode_segment, start_sequence_id_after
-from dlog.segments.truncation import first_left, purgeable
 from dlog.statistics_names import SEGMENTS_COMPLETED
 from dlog.write.space import mark_truncated, purge_segments, retain
 from ledger.catalog.catalog import CommitLedger
 from ledger.client import LedgerClient
 from ledger.errors import LedgerClosedError, LedgerFencedError, NoSuchLedgerError
 from ledger.handle import ReadHandle, WriteHandle
-from ledger.statistics.tracing import Span
-from namespace.errors import ConnectionLostError, NamespaceError, NodeExistsError, NoNodeError
-from namespace.store import Create, MetadataStore
+from ledger.metadata_store.errors import ConnectionLostError, NamespaceError, NodeExistsError, NoNodeError
+from ledger.metadata_store.store import Create, MetadataStore
+from ledger.runtime.statistics.tracing import Span
+from namespace import paths
+from namespace.dlsn import DLSN
+from namespace.heal_node import read_heals
+from namespace.log_identity import ensure_log_id
+from namespace.log_metadata import LogMetadata, next_segment_seqno
+from namespace.logs import open_log
+from namespace.retention_node import read_retention
+from namespace.segment_nodes import (
+    complete_segment,
+    delete_segment,
+    list_segments,
+    record_allocation,
+    start_segment,
+)
+from namespace.segments.segment import EMPTY_SEGMENT_TXID, LogSegment, encode_segment, start_sequence_id_after
+from namespace.segments.truncation import first_left, purgeable
 
 
 @attrs.frozen

@@ -28,6 +28,7 @@ from dlog.errors import (
     DiskFullError,
     DLogError,
     LogFencedError,
+    LogPromotedError,
     LogUnavailableError,
     LogWriteError,
     NamespaceLostError,
@@ -39,11 +40,8 @@ from dlog.errors import (
     as_dlog_error,
     error_of_system,
 )
-from dlog.format.dlsn import DLSN
 from dlog.format.hash_chain import ChainValue
-from dlog.promotion_errors import LogPromotedError
 from dlog.retry_policy import RetryPolicy
-from dlog.segments.segment import LogSegment
 from dlog.statistics_names import ROLL
 from dlog.write import segment_events
 from dlog.write.batcher import Batch
@@ -56,9 +54,11 @@ from dlog.write.segment_writer import SegmentWriter
 from dlog.write.space import Purger
 from ledger.errors import LedgerError
 from ledger.handle import WriteHandle
-from ledger.tasks.failure_domain import first_line, report_contained
-from ledger.tasks.task_errors import first_error
-from namespace.lock import DistributedLock
+from ledger.metadata_store.lock import DistributedLock
+from ledger.runtime.tasks.failure_domain import first_line, report_contained
+from ledger.runtime.tasks.task_errors import first_error
+from namespace.dlsn import DLSN
+from namespace.segments.segment import LogSegment
 
 T = TypeVar("T")
 

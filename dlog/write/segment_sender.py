@@ -27,13 +27,13 @@ from dlog.config import WriterConfig
 from dlog.errors import LogLockLostError, RecordOutcome, WriteError
 from dlog.format.hash_chain import CHAIN_RECORD_BYTES
 from dlog.format.record import CONTROL_PAYLOAD, KEEP_ALIVE_PAYLOAD
-from dlog.segments.segment import LogSegment
 from dlog.write.batcher import Batch, Batcher
 from dlog.write.pending import wait_settled
 from dlog.write.segment_writer import SegmentWriter
 from ledger.errors import LedgerError
 from ledger.handle import WriteHandle
 from ledger.replication_asked import AskedReplication
+from namespace.segments.segment import LogSegment
 
 
 @attrs.frozen

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Iterator
 
 from dlog.format.compression import Compression
-from dlog.format.dlsn import DLSN
 from dlog.format.envelope import PARTS_ENVELOPE_VERSION, seal_envelope
 from dlog.format.hash_chain import ChainValue, encode_chain_record
 from dlog.format.large_record import head_of, parts_of
@@ -31,6 +30,7 @@ from dlog.format.record import (
     encode_records,
 )
 from dlog.write.batcher import Batch
+from namespace.dlsn import DLSN
 
 
 class SegmentWriter:

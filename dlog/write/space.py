@@ -1,8 +1,8 @@
 """Giving back the space of records: marking segments by position or retention, deleting the marked ones.
 
 Inside: the steps, by any process, with or without the log's lock; the writer's task that does them.
-Not inside: which segments a position marks, which marked ones may go (``dlog.segments.truncation``), the rule
-of retention (``dlog.segments.retention``); the bookies' disks, whose garbage collection follows.
+Not inside: which segments a position marks, which marked ones may go (``namespace.segments.truncation``), the
+rule of retention (``namespace.segments.retention``); the bookies' disks, whose garbage collection follows.
 Always: a mark only moves forward, also when several processes truncate at once; only segments marked as
 truncated are deleted, oldest first, the ledger before the node that names it; a crash between two steps
 leaves a log that readers read as before, and the next call does the rest.
@@ -19,23 +19,23 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from dlog.errors import DLogError, LogFencedError, LogUnavailableError, translated
-from dlog.format.dlsn import DLSN
-from dlog.metadata.cursor_nodes import list_cursors
-from dlog.metadata.log_metadata import LogMetadata
-from dlog.metadata.logs import open_log
-from dlog.metadata.node_reads import READS_AT_ONCE
-from dlog.metadata.retention_node import read_retention
-from dlog.metadata.segment_nodes import delete_segment, list_segments, set_truncation
 from dlog.ownership import NamedByLog, delete_ledger
-from dlog.segments.retention import first_retained
-from dlog.segments.segment import LogSegment
-from dlog.segments.truncation import marked_before, purgeable
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchLedgerError
-from ledger.tasks.failure_domain import report_contained
-from ledger.tasks.task_errors import for_each
-from namespace.events import event
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.events import event
+from ledger.runtime.tasks.failure_domain import report_contained
+from ledger.runtime.tasks.task_errors import for_each
+from namespace.cursor_nodes import list_cursors
+from namespace.dlsn import DLSN
+from namespace.log_metadata import LogMetadata
+from namespace.logs import open_log
+from namespace.node_reads import READS_AT_ONCE
+from namespace.retention_node import read_retention
+from namespace.segment_nodes import delete_segment, list_segments, set_truncation
+from namespace.segments.retention import first_retained
+from namespace.segments.segment import LogSegment
+from namespace.segments.truncation import marked_before, purgeable
 
 MARKED_AT_ONCE = 500  # segments in one transaction; ZooKeeper takes at most 1 MiB
 ROUND_S = 60.0  # between two rounds of a writer; records grow old while it is idle

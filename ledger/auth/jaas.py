@@ -25,7 +25,7 @@ from pathlib import Path
 
 import attrs
 
-from namespace.secret_file import SecretOf, read_secret
+from ledger.runtime.secret_file import SecretOf, read_secret
 
 _TOKEN = re.compile(
     r'\s+|//[^\n]*|#[^\n]*|/\*.*?\*/|(?P<string>"(?:[^"\\]|\\.)*")|(?P<mark>[{};=])|(?P<word>[^\s{};="]+)',

@@ -12,7 +12,7 @@ Inside: both formats; their first bytes show which, as in Java. Not inside: PEM 
 (``tls``).
 Always: the integrity of a store is checked with its password before anything in it is used; a store has at
 most ``STORE_BYTES_MAX`` bytes; the work of deriving keys, which a store chooses, is compared with a limit
-before it begins (``namespace.key_work``); no error has a password or a key in it.
+before it begins (``ledger.runtime.key_work``); no error has a password or a key in it.
 
 Source: sun.security.provider.JavaKeyStore and KeyProtector (their formats); RFC 7292; docs/protocol.md 12.2.
 """
@@ -29,8 +29,8 @@ from pathlib import Path
 
 import attrs
 
-from namespace.key_work import KeyWork, KeyWorkError
-from namespace.secret_file import SecretFileError, SecretOf, load_secret
+from ledger.runtime.key_work import KeyWork, KeyWorkError
+from ledger.runtime.secret_file import SecretFileError, SecretOf, load_secret
 
 STORE_BYTES_MAX = 16 << 20
 MISSING = (
@@ -71,7 +71,7 @@ def read_store(path: Path, password: str | None, *, named_by: SecretOf | None = 
     Raises:
         OSError: The file cannot be read.
         StoreError: The password is wrong, the file is damaged or has several keys, or the package
-            cryptography is missing; or others may use a store with a key (``namespace.secret_file``).
+            cryptography is missing; or others may use a store with a key (``ledger.runtime.secret_file``).
     """
     if named_by is None:
         with path.open("rb") as file:

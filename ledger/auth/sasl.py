@@ -20,7 +20,7 @@ import attrs
 
 from ledger.auth import digest_md5
 from ledger.auth.jaas import read_section
-from namespace.secret_file import SecretOf, read_secret
+from ledger.runtime.secret_file import SecretOf, read_secret
 
 PLUGIN = "sasl"
 CLIENT_SECTION = "BookKeeper"  # Apache's default of ``saslJaasClientSectionName``

@@ -13,8 +13,8 @@ import ssl
 from pathlib import Path
 
 from ledger.auth.java_stores import load_key, load_trust_store, read_store
-from namespace.key_work import load_pem_key
-from namespace.secret_file import SecretOf
+from ledger.runtime.key_work import load_pem_key
+from ledger.runtime.secret_file import SecretOf
 
 
 def client_context(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import attrs
 
-from namespace.secret_file import SecretFileError, SecretOf, read_secret
+from ledger.runtime.secret_file import SecretFileError, SecretOf, read_secret
 
 PLUGIN = "dlog-token"
 TOKEN_CHARS_MIN = 16

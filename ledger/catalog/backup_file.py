@@ -24,8 +24,8 @@ from typing import Any
 import attrs
 
 from ledger.errors import BackupFileError
-from namespace.errors import InvalidPathError
-from namespace.store import check_new_path, parent_of
+from ledger.metadata_store.errors import InvalidPathError
+from ledger.metadata_store.store import check_new_path, parent_of
 
 FORMAT = "dlog-metadata-backup"
 VERSION = 1

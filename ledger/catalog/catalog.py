@@ -24,14 +24,14 @@ from ledger.catalog.metadata_codec import MAGIC, check_bounds, decode_metadata, 
 from ledger.catalog.paths import LAYOUT, LEDGER_ID_MAX, Layout, decode_layout, ledger_id_of, ledger_path
 from ledger.errors import LedgerExistsError, MetadataFormatError, NoSuchLedgerError
 from ledger.metadata import LedgerMetadata
-from namespace.errors import (
+from ledger.metadata_store.errors import (
     BadVersionError,
     ConnectionLostError,
     NodeExistsError,
     NoNodeError,
     StoreError,
 )
-from namespace.store import ANY_VERSION, Check, Create, MetadataStore, Put, parent_of
+from ledger.metadata_store.store import ANY_VERSION, Check, Create, MetadataStore, Put, parent_of
 
 CREATOR_TOKEN_STOP = 2**63 - 1
 CREATE_ATTEMPTS_MAX = 10
@@ -102,7 +102,7 @@ class LedgerCatalog:
 
         Raises:
             LedgerExistsError: The given id is taken.
-            namespace.errors.StoreError: The store failed; the ledger may or may not exist.
+            ledger.metadata_store.errors.StoreError: The store failed; the ledger may or may not exist.
         """
         # The token identifies our own node if the reply to an attempt was lost.
         metadata = attrs.evolve(metadata, creator_token=self._rng.randrange(CREATOR_TOKEN_STOP))
@@ -165,9 +165,9 @@ class LedgerCatalog:
             lock: A node that must exist, in version 0, when the metadata are written: a lock of the caller.
 
         Raises:
-            namespace.errors.BadVersionError: Another client wrote; read and decide again.
-            namespace.errors.ConnectionLostError: They may or may not be written.
-            namespace.errors.NoNodeError: The lock is gone; nothing was written.
+            ledger.metadata_store.errors.BadVersionError: Another client wrote; read and decide again.
+            ledger.metadata_store.errors.ConnectionLostError: They may or may not be written.
+            ledger.metadata_store.errors.NoNodeError: The lock is gone; nothing was written.
             NoSuchLedgerError: The ledger was deleted.
         """
         metadata = attrs.evolve(metadata, creator_token=0)  # only version 0 of a node has a token
@@ -191,7 +191,8 @@ class LedgerCatalog:
         Succeeds if the ledger does not exist. If cancelled, it may or may not be deleted.
 
         Raises:
-            namespace.errors.BadVersionError: The metadata have another version. Nothing was deleted.
+            ledger.metadata_store.errors.BadVersionError: The metadata have another version.
+                Nothing was deleted.
         """
         path = self.path(ledger_id)
         try:
@@ -219,8 +220,8 @@ class LedgerCatalog:
         that stops before the end wraps the iterator in ``contextlib.aclosing``.
 
         Raises:
-            namespace.errors.StoreError: The listing is incomplete: ids beyond the last range may or may not
-                exist.
+            ledger.metadata_store.errors.StoreError: The listing is incomplete: ids beyond the last range
+                may or may not exist.
         """
         first = 0
         for digits, depth in self._trees():

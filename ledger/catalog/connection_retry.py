@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import trio
 
-from namespace.errors import ConnectionLostError
+from ledger.metadata_store.errors import ConnectionLostError
 
 RETRY_PAUSE_S = 0.2  # while the store is out of reach each call fails at once, without a request
 
@@ -29,7 +29,7 @@ async def retry_lost_connection(call: Callable[[], Awaitable[T]], *, timeout_s: 
         timeout_s: How long to repeat it.
 
     Raises:
-        namespace.errors.ConnectionLostError: The store stayed out of reach.
+        ledger.metadata_store.errors.ConnectionLostError: The store stayed out of reach.
         Exception: Any other error of the call, at once.
     """
     deadline = trio.current_time() + timeout_s

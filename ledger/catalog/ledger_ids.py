@@ -19,8 +19,8 @@ from ledger.catalog.paths import (
     long_id_prefix,
 )
 from ledger.errors import LedgerIdOverflowError
-from namespace.errors import NodeExistsError, StoreError
-from namespace.store import MetadataStore
+from ledger.metadata_store.errors import NodeExistsError, StoreError
+from ledger.metadata_store.store import MetadataStore
 
 LOW_HALF_LIMIT = 2**31 - 1
 SERIES_KEPT = 3

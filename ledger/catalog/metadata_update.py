@@ -14,7 +14,7 @@ from collections.abc import Callable
 from ledger.catalog.catalog import LedgerCatalog, Versioned
 from ledger.catalog.connection_retry import retry_lost_connection
 from ledger.metadata import LedgerMetadata
-from namespace.errors import BadVersionError
+from ledger.metadata_store.errors import BadVersionError
 
 
 async def update_metadata(
@@ -39,9 +39,10 @@ async def update_metadata(
 
     Raises:
         NoSuchLedgerError: The ledger was deleted.
-        namespace.errors.NoNodeError: The lock is gone; the last change was not made.
-        namespace.errors.ConnectionLostError: The store stayed out of reach; the outcome is unknown.
-        namespace.errors.SessionExpiredError: The session ended; the outcome may be unknown.
+        ledger.metadata_store.errors.NoNodeError: The lock is gone; the last change was not made.
+        ledger.metadata_store.errors.ConnectionLostError: The store stayed out of reach; the outcome is
+            unknown.
+        ledger.metadata_store.errors.SessionExpiredError: The session ended; the outcome may be unknown.
     """
     is_stale = False
 

@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from ledger.errors import MetadataStoreError, MetadataUnavailableError
-from namespace.errors import ConnectionLostError, NamespaceError, StoreUnreachableError
+from ledger.metadata_store.errors import ConnectionLostError, NamespaceError, StoreUnreachableError
 
 Call = ParamSpec("Call")
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection
 from ledger.catalog.paths import underreplicated_path
 from ledger.catalog.replication_nodes import Mark, decode_mark, encode_mark
 from ledger.errors import MetadataFormatError
-from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
-from namespace.store import MetadataStore
+from ledger.metadata_store.errors import BadVersionError, NodeExistsError, NoNodeError
+from ledger.metadata_store.store import MetadataStore
 
 
 async def mark_under_replicated(
@@ -25,7 +25,7 @@ async def mark_under_replicated(
 
     Raises:
         MetadataFormatError: The ledger has a mark that does not parse.
-        namespace.errors.StoreError: The metadata store failed.
+        ledger.metadata_store.errors.StoreError: The metadata store failed.
     """
     path, wanted = underreplicated_path(root, ledger_id), tuple(bookies)
     while True:

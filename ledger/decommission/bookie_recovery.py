@@ -17,10 +17,10 @@ from ledger.catalog.paths import check_bookie_id
 from ledger.context import ClientContext
 from ledger.decommission.evacuation import Evacuated, evacuate_bookies
 from ledger.decommission.removal import check_not_registered, remove_cookie
+from ledger.metadata_store.store import MetadataStore
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.ledger_restorer import LedgerRestorer, RestorerStats
 from ledger.replication.marks import UnderReplicatedLedgers
-from namespace.store import MetadataStore
 
 
 async def recover_bookies(
@@ -52,7 +52,7 @@ async def recover_bookies(
             the bookie is registered or a ledger names it, and its cookie was not deleted.
         NoSuchLedgerError: The ledger ``ledger_id`` does not exist.
         LedgerMetadataError: A name cannot be a bookie's id.
-        namespace.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
     """
     root = context.catalog.root
     for bookie in bookies:

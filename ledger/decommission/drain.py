@@ -21,7 +21,7 @@ from ledger.catalog.catalog import LedgerCatalog
 from ledger.context import ClientContext
 from ledger.errors import BookieNotReadOnlyError, LedgerError, NoSuchLedgerError
 from ledger.fragments.registered import RegisteredBookies, read_registered
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
 
 POLL_S = 1.0
 REGISTRATION_S = 10.0  # until the bookie's change to read-only is in the store
@@ -55,7 +55,7 @@ async def drain_bookie(
 
     Raises:
         BookieNotReadOnlyError: The bookie is writable or not registered, or became so meanwhile.
-        namespace.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
     """
     root = context.catalog.root
     catalog = LedgerCatalog(session, root, context.catalog.layout)

@@ -18,10 +18,10 @@ import attrs
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.context import ClientContext
 from ledger.errors import LedgerError, NoSuchLedgerError
+from ledger.metadata_store.errors import NamespaceError, NoNodeError
 from ledger.replication.ledger_restorer import LedgerRestorer, Outcome
 from ledger.replication.marks import UnderReplicatedLedgers
-from ledger.tasks.failure_domain import first_line, report_contained
-from namespace.errors import NamespaceError, NoNodeError
+from ledger.runtime.tasks.failure_domain import first_line, report_contained
 
 
 @attrs.frozen
@@ -91,7 +91,7 @@ async def evacuate_bookies(
 
     Raises:
         NoSuchLedgerError: The ledger ``ledger_id`` does not exist.
-        namespace.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
     """
     async with contextlib.aclosing(planned_evacuations(context, bookies, ledger_id=ledger_id)) as planned:
         async for one in planned:

@@ -25,12 +25,12 @@ from ledger.errors import BookieInUseError, NoAutoRecoveryError, NoSuchLedgerErr
 from ledger.fragments.fragments import fragments_of
 from ledger.fragments.registered import read_registered
 from ledger.metadata import LedgerMetadata
+from ledger.metadata_store.errors import BadVersionError, NodeExistsError, NoNodeError
+from ledger.metadata_store.store import Create, Delete, MetadataStore
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.election import current_auditor
 from ledger.replication.ledger_restorer import LedgerRestorer
 from ledger.replication.marks import UnderReplicatedLedgers
-from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
-from namespace.store import Create, Delete, MetadataStore
 
 POLL_S = 3.0
 _LEDGERS_SHOWN = 8  # in one message
@@ -77,7 +77,7 @@ async def decommission_bookie(
             ledgers so far were moved.
         NoAutoRecoveryError: No process would move the ledgers.
         MetadataFormatError: The metadata of a ledger do not parse, so they may name the bookie.
-        namespace.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
     """
     root = context.catalog.root
     marks = UnderReplicatedLedgers(session, root)
@@ -125,7 +125,7 @@ async def remove_cookie(context: ClientContext, session: MetadataStore, bookie: 
     Raises:
         BookieInUseError: The bookie is registered, or a ledger names it, or another process changed the
             cookie meanwhile. Nothing was changed.
-        MetadataFormatError, namespace.errors.NamespaceError: As ``decommission_bookie``.
+        MetadataFormatError, ledger.metadata_store.errors.NamespaceError: As ``decommission_bookie``.
     """
     root = context.catalog.root
     await check_not_registered(session, root, bookie)

@@ -1,6 +1,7 @@
 """The metadata store of a cluster: a session with ZooKeeper that is replaced when it expires.
 
-Not inside: the session (``namespace.zookeeper``), its replacement (``namespace.sessions``).
+Not inside: the session (``ledger.metadata_store.zookeeper``), its replacement
+(``ledger.metadata_store.sessions``).
 Always: the caller gets the error of the first session; later ones are tried until the block ends.
 
 Source: our own.
@@ -11,11 +12,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from ledger.tasks.background import open_background
-from namespace.sessions.renewing_store import RenewingStore
-from namespace.store import MetadataStore
-from namespace.zookeeper import open_zookeeper_store
-from namespace.zookeeper_security import ZooKeeperSecurity
+from ledger.metadata_store.sessions.renewing_store import RenewingStore
+from ledger.metadata_store.store import MetadataStore
+from ledger.metadata_store.zookeeper import open_zookeeper_store
+from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity
+from ledger.runtime.tasks.background import open_background
 
 
 @asynccontextmanager

@@ -20,13 +20,17 @@ from ledger.catalog.store_errors import as_ledger_error
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import ClusterNotFoundError, SecuritySettingsError
+from ledger.metadata_store.errors import InvalidStoreAddressError, NamespaceError
+from ledger.metadata_store.read_only import ReadOnlyStore
+from ledger.metadata_store.service_uri import (
+    parse_directory_uri,
+    parse_metadata_service_uri,
+    without_user_info,
+)
+from ledger.metadata_store.store import MetadataStore
+from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity
 from ledger.transport.bookie_security import BookieSecurity, security_of_environment
 from ledger.transport.dial import dial_tcp
-from namespace.errors import InvalidStoreAddressError, NamespaceError
-from namespace.read_only import ReadOnlyStore
-from namespace.service_uri import parse_directory_uri, parse_metadata_service_uri, without_user_info
-from namespace.store import MetadataStore
-from namespace.zookeeper_security import ZooKeeperSecurity
 
 
 @attrs.frozen

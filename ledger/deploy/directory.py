@@ -35,9 +35,9 @@ import trio
 from ledger.deploy.local_socket import LocalListener, is_trusted, peer_uid
 from ledger.errors import DirectoryFullError, DirectoryMovedError, DirectoryUnusableError
 from ledger.read.log_file import DescriptorLog
-from namespace.events import event
-from namespace.held_directories import DirectoryLostError, HeldDirectory, open_directory
-from namespace.private_files import (
+from ledger.runtime.events import event
+from ledger.runtime.held_directories import DirectoryLostError, HeldDirectory, open_directory
+from ledger.runtime.private_files import (
     DIRECTORY_MODE,
     FILE_MODE,
     describe_holders,

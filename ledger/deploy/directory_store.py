@@ -1,10 +1,11 @@
 """The metadata store of a directory: a session with its file that is replaced when it expires.
 
 The session of a living process expires only if its lock file is removed
-(``namespace.sqlite_store.session``): by a program that cleans up, or by an operator. A process that stands
-still, however long, keeps its session.
+(``ledger.metadata_store.sqlite_store.session``): by a program that cleans up, or by an operator. A process
+that stands still, however long, keeps its session.
 
-Not inside: the session (``namespace.sqlite_store.store``), its replacement (``namespace.sessions``).
+Not inside: the session (``ledger.metadata_store.sqlite_store.store``), its replacement
+(``ledger.metadata_store.sessions``).
 Always: the next session is one with the same file. Another file of the same name, as after the directory was
 deleted and made again or restored from a copy, holds other logs: positions and locks mean nothing there.
 
@@ -17,11 +18,11 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from ledger.tasks.background import open_background
-from namespace.errors import StoreReplacedError
-from namespace.sessions.renewing_store import RenewingStore
-from namespace.sqlite_store.store import SqliteStore, open_sqlite_store
-from namespace.store import MetadataStore
+from ledger.metadata_store.errors import StoreReplacedError
+from ledger.metadata_store.sessions.renewing_store import RenewingStore
+from ledger.metadata_store.sqlite_store.store import SqliteStore, open_sqlite_store
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.tasks.background import open_background
 
 
 class DirectoryStore(RenewingStore):

@@ -32,13 +32,13 @@ from ledger.config import ClientConfig
 from ledger.deploy.directory import BOOKIE_RESERVE, METADATA, Directory, HostLock
 from ledger.deploy.directory_store import DirectoryStore, open_directory_store
 from ledger.errors import DirectoryFullError, DirectoryMovedError, DirectoryUnusableError
-from ledger.tasks.service_tasks import ServiceTasks, open_service_tasks
+from ledger.metadata_store.errors import NamespaceError, NodeExistsError, StoreFullError
+from ledger.metadata_store.sqlite_store.failures import is_refused_write
+from ledger.metadata_store.sqlite_store.reserve import SpaceReserve
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.dial import Address
 from ledger.transport.pipe import stream_pair
-from namespace.errors import NamespaceError, NodeExistsError, StoreFullError
-from namespace.sqlite_store.failures import is_refused_write
-from namespace.sqlite_store.reserve import SpaceReserve
-from namespace.store import MetadataStore
 
 if TYPE_CHECKING:
     from ledger.deploy.garbage import EmbeddedGarbage
@@ -227,7 +227,7 @@ async def open_embedded_stack(
 
     Raises:
         DirectoryUnusableError: The directory, or what is in it, cannot be used.
-        namespace.errors.NamespaceError, ledger.errors.LedgerError: The metadata cannot be used.
+        ledger.metadata_store.errors.NamespaceError, ledger.errors.LedgerError: The metadata cannot be used.
     """
     is_open = False
     try:

@@ -29,10 +29,10 @@ from bookie.ledger_metadata.live_ledgers import ServedLedgers, load_tombstones
 from bookie.main import Bookie
 from bookie.storage.config import CURRENT
 from ledger.catalog.paths import Layout
-from ledger.tasks.failure_domain import report_contained
-from namespace.errors import NamespaceError
-from namespace.events import event
-from namespace.store import MetadataStore
+from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.events import event
+from ledger.runtime.tasks.failure_domain import report_contained
 
 FIRST_ROUND_S = 60.0  # a program's start, with its imports, comes first
 INTERVAL_S = 600.0

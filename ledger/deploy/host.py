@@ -35,10 +35,10 @@ from ledger.deploy.garbage import COMPACTION, ENTRY_LOG_BYTES_MAX, EmbeddedGarba
 from ledger.deploy.space import Space
 from ledger.digest import DigestType
 from ledger.errors import DirectoryUnusableError
-from namespace.events import event
-from namespace.held_directories import DirectoryLostError
-from namespace.sqlite_store.reserve import SpaceReserve
-from namespace.store import MetadataStore
+from ledger.metadata_store.sqlite_store.reserve import SpaceReserve
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.events import event
+from ledger.runtime.held_directories import DirectoryLostError
 
 CLOSE_S = 5.0  # the time for the last requests of other processes when the host closes
 

@@ -17,7 +17,7 @@ import struct
 
 import trio
 
-from namespace.events import event
+from ledger.runtime.events import event
 
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 _ROOT = 0

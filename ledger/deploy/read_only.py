@@ -1,8 +1,8 @@
 """Ledgers in a directory that is only read: through the process that hosts it, else from its files.
 
 Inside: which of both, and the check that the files stay the same while they are opened. Not inside: the
-bookie above the files (``snapshot``), the metadata without a session (``namespace.sqlite_store``), hosting
-(``embedded``).
+bookie above the files (``snapshot``), the metadata without a session
+(``ledger.metadata_store.sqlite_store``), hosting (``embedded``).
 Always: nothing below the directory is created, written or deleted, and no lock is kept. Metadata and entries
 belong to one moment: they were taken while no process hosted the directory and no file changed.
 
@@ -28,10 +28,10 @@ from ledger.config import ClientConfig
 from ledger.deploy.directory import BOOKIE, METADATA, Directory
 from ledger.deploy.embedded import DIAL_PAUSE_S, LEDGERS_ROOT, LOCK_TIMEOUT_S
 from ledger.errors import DirectoryUnusableError
-from ledger.tasks.service_tasks import ServiceTasks, open_service_tasks
+from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.sqlite_store.reader import SqliteReader, open_sqlite_reader
+from ledger.runtime.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.dial import Address
-from namespace.errors import NamespaceError
-from namespace.sqlite_store.reader import SqliteReader, open_sqlite_reader
 
 ATTEMPTS = 5  # to open files that another process changes meanwhile
 
@@ -60,7 +60,7 @@ async def open_read_only_stack(
     Raises:
         DirectoryUnusableError: The directory, or what is in it, cannot be read; or, while it is open, a file
             that is needed was changed by another process.
-        namespace.errors.NamespaceError, ledger.errors.LedgerError: The metadata cannot be used.
+        ledger.metadata_store.errors.NamespaceError, ledger.errors.LedgerError: The metadata cannot be used.
     """
     directory = Directory(path, read_only=True)
     try:

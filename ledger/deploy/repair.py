@@ -1,6 +1,7 @@
 """Making the metadata of a directory again from their second copy.
 
-Inside: the lock that keeps other processes away. Not inside: the work (``namespace.sqlite_store.repair``).
+Inside: the lock that keeps other processes away. Not inside: the work
+(``ledger.metadata_store.sqlite_store.repair``).
 
 Source: our own.
 """
@@ -12,9 +13,9 @@ from pathlib import Path
 
 from ledger.deploy.directory import BOOKIE, METADATA, Directory
 from ledger.errors import DirectoryUnusableError
-from namespace.errors import NamespaceError
-from namespace.sqlite_store.failures import FAILURES
-from namespace.sqlite_store.repair import find_loss, repair_store
+from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.sqlite_store.failures import FAILURES
+from ledger.metadata_store.sqlite_store.repair import find_loss, repair_store
 
 
 def repair_directory(path: Path, confirm: Callable[[str], None]) -> int | None:

@@ -27,9 +27,9 @@ from ledger.catalog.paths import Layout
 from ledger.deploy.directory import BOOKIE
 from ledger.deploy.garbage import ENTRY_LOG_BYTES_MAX
 from ledger.errors import DirectoryUnusableError
+from ledger.metadata_store.store import MetadataStore
 from ledger.transport.dial import Address
 from ledger.transport.pipe import stream_pair
-from namespace.store import MetadataStore
 
 _JOURNAL_BYTES = 64 << 10  # of the new journal file, which is in memory and gets no entry
 

@@ -17,7 +17,7 @@ import trio
 from bookie.disk.disk import Disk
 from bookie.disk.reserve import FLUSH_RESERVE, Reserve
 from bookie.main import Bookie
-from namespace.sqlite_store.reserve import SpaceReserve
+from ledger.metadata_store.sqlite_store.reserve import SpaceReserve
 
 RESERVE_BYTES = 1 << 20  # for opening the index and deleting ledgers; the journal has its own
 APPEND_BYTES_MIN = 4 << 20  # with less free space a bookie takes no appends

@@ -29,9 +29,9 @@ from ledger.fragments.entry_lists import EntryLists, lacks_any
 from ledger.fragments.fragments import Fragment, fragments_of
 from ledger.fragments.registered import RegisteredBookies
 from ledger.read.lac_query import query_lac
+from ledger.runtime.events import event
 from ledger.transport.bookie_requests import entry_of, refusal_of
 from ledger.wire.messages import ReadRequest
-from namespace.events import event
 
 logger = logging.getLogger(__name__)
 

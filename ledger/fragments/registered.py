@@ -11,8 +11,8 @@ from __future__ import annotations
 import attrs
 
 from ledger.catalog.paths import AVAILABLE, COOKIES, READONLY, READONLY_NAME
-from namespace.errors import NoNodeError
-from namespace.store import MetadataStore
+from ledger.metadata_store.errors import NoNodeError
+from ledger.metadata_store.store import MetadataStore
 
 
 @attrs.frozen

@@ -22,14 +22,14 @@ import trio
 from ledger.catalog.paths import AVAILABLE, READONLY, READONLY_NAME
 from ledger.catalog.service_info import ServiceInfo, decode_service_info
 from ledger.errors import BookieSecurityError, BookieUnavailableError, MetadataFormatError
+from ledger.metadata_store.errors import NamespaceError, NoNodeError, SessionExpiredError
+from ledger.metadata_store.store import MetadataStore, SessionState
 from ledger.placement.bookie_health import BookieHealth, counts_as_error
 from ledger.placement.config import PlacementConfig
-from ledger.tasks.background import open_background
-from ledger.tasks.failure_domain import report_contained
+from ledger.runtime.events import event
+from ledger.runtime.tasks.background import open_background
+from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.transport.transport import Address
-from namespace.errors import NamespaceError, NoNodeError, SessionExpiredError
-from namespace.events import event
-from namespace.store import MetadataStore, SessionState
 
 logger = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ async def open_membership(
         health: The memory of failures; None for an empty one with default settings.
 
     Raises:
-        namespace.errors.ConnectionLostError: The store is unreachable.
+        ledger.metadata_store.errors.ConnectionLostError: The store is unreachable.
     """
     membership = Membership(store, root, health)
     watch = await membership._refresh()

@@ -37,10 +37,10 @@ from ledger.placement.spread_policy import (
 from ledger.placement.topology import DEFAULT_RACK, DEFAULT_REGION_RACK, Topology
 from ledger.placement.weights import weights_of_free_bytes
 from ledger.quorum import AckRule
-from ledger.tasks.failure_domain import failure_domain
+from ledger.runtime.events import event
+from ledger.runtime.tasks.failure_domain import failure_domain
 from ledger.transport.transport import Transport
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
-from namespace.events import event
 
 logger = logging.getLogger(__name__)
 

@@ -28,6 +28,7 @@ from ledger.errors import (
     NoSuchLedgerError,
 )
 from ledger.metadata import LedgerMetadata
+from ledger.metadata_store.errors import NamespaceError, SessionExpiredError
 from ledger.packed_entries import SIZE_BYTES
 from ledger.read.lac_poll import LacPoll
 from ledger.read.lac_query import query_lac
@@ -37,11 +38,10 @@ from ledger.read.recent_entries import RecentEntries
 from ledger.read.replica_reads import ReplicaReads, Unpack
 from ledger.read.replica_rules import replicas, segment_stop
 from ledger.read.standing_poll import StandingPoll
-from ledger.statistics.names import ENTRIES_READ, LAC_WAIT, LAC_WAITS, READ_ENTRY, READS
-from ledger.tasks.failure_domain import report_contained
+from ledger.runtime.statistics.names import ENTRIES_READ, LAC_WAIT, LAC_WAITS, READ_ENTRY, READS
+from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.wire.entry_lac import credible_lac
 from ledger.wire.messages import LocatedReply
-from namespace.errors import NamespaceError, SessionExpiredError
 
 SINGLE_READS_MAX = 64  # in flight at once if batch reads are not possible
 METADATA_RETRY_S = 0.2

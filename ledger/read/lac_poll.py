@@ -28,7 +28,7 @@ from ledger.digest import EntryCodec
 from ledger.errors import BookieError, CorruptEntryError, LedgerReadError, is_refusal
 from ledger.quorum import write_set
 from ledger.read.standing_poll import REPLIES_MAX, StandingPoll
-from ledger.tasks.timers import Timer
+from ledger.runtime.tasks.timers import Timer
 from ledger.transport.bookie_connection import PendingRequest
 from ledger.transport.bookie_requests import lac_of, refusal_of
 from ledger.wire.messages import LAST_ENTRY, ReadLacReply, ReadLacRequest, ReadReply, ReadRequest, Reply

@@ -27,7 +27,7 @@ from ledger.errors import (
 )
 from ledger.metadata import LedgerMetadata
 from ledger.quorum import write_set
-from ledger.tasks.task_errors import for_each
+from ledger.runtime.tasks.task_errors import for_each
 from ledger.transport.bookie_requests import read_entry
 from ledger.wire.messages import ReadRequest
 

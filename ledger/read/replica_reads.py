@@ -32,10 +32,10 @@ from ledger.errors import (
 from ledger.metadata import LedgerMetadata
 from ledger.read.replica_rules import EntryRead, reading_order, replicas
 from ledger.read.speculative_read import SpeculativeRead, wait_reads
-from ledger.statistics.names import DIGEST_MISMATCHES
+from ledger.runtime.events import event
+from ledger.runtime.statistics.names import DIGEST_MISMATCHES
 from ledger.transport.bookie_requests import entry_of, refusal_of
 from ledger.wire.messages import BatchReadReply, BatchReadRequest, LocatedReply, ReadReply, ReadRequest, Reply
-from namespace.events import event
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ import trio
 
 from ledger.errors import BookieError, CorruptEntryError
 from ledger.read.replica_rules import EntryRead
-from ledger.tasks.timers import Timer
+from ledger.runtime.tasks.timers import Timer
 from ledger.transport.bookie_connection import PendingRequest
 from ledger.transport.transport import Transport
 from ledger.wire.messages import Reply, Request

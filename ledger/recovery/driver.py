@@ -43,11 +43,11 @@ from ledger.recovery.recovery import (
     ReadResult,
     Recovery,
 )
-from ledger.tasks.timers import Timer
+from ledger.runtime.events import event
+from ledger.runtime.tasks.timers import Timer
 from ledger.transport.bookie_connection import PendingRequest
 from ledger.transport.bookie_requests import entry_of, refusal_of
 from ledger.wire.messages import LAST_ENTRY, AddRequest, ReadRequest, Reply, Request
-from namespace.events import event
 
 logger = logging.getLogger(__name__)
 

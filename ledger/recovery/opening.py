@@ -17,8 +17,8 @@ from ledger.context import ClientContext
 from ledger.digest import EntryCodec
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.recovery.driver import RecoveryDriver
-from ledger.statistics.names import LEDGER_RECOVER, LEDGERS_RECOVERED
-from namespace.events import event
+from ledger.runtime.events import event
+from ledger.runtime.statistics.names import LEDGER_RECOVER, LEDGERS_RECOVERED
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ async def recover_ledger(context: ClientContext, current: Versioned, codec: Entr
         LedgerRecoveryError: Too few bookies replied, or accepted adds.
         AccessDeniedError: A bookie refuses this client, or has the ledger under another key.
         NoSuchLedgerError: The ledger was deleted in the meantime.
-        namespace.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
     """
 
     def mark(metadata: LedgerMetadata) -> LedgerMetadata | None:

@@ -29,15 +29,15 @@ from ledger.fragments.ledger_check import LedgerCheck, last_entry_of
 from ledger.fragments.placement_check import PlacementFindings, Placing, judge_ledger
 from ledger.fragments.registered import read_cookie_owners, read_registered
 from ledger.fragments.replicas_check import NOTHING, ReplicaCount, ReplicaFindings
+from ledger.metadata_store.errors import ConnectionLostError, SessionExpiredError
+from ledger.metadata_store.store import MetadataStore
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.lost_bookies import Action, AuditNow, CancelAudit, LostBookies, ScheduleAudit
 from ledger.replication.marks import RecoveryDelay, RegularCheck, UnderReplicatedLedgers
-from ledger.tasks.failure_domain import report_contained
-from ledger.tasks.task_errors import for_each
-from namespace.clock import wall_ms
-from namespace.errors import ConnectionLostError, SessionExpiredError
-from namespace.events import event
-from namespace.store import MetadataStore
+from ledger.runtime.clock import wall_ms
+from ledger.runtime.events import event
+from ledger.runtime.tasks.failure_domain import report_contained
+from ledger.runtime.tasks.task_errors import for_each
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Auditor:
         An error at one ledger, or in one round, ends only that.
 
         Raises:
-            namespace.errors.SessionExpiredError: The session is over.
+            ledger.metadata_store.errors.SessionExpiredError: The session is over.
         """
         await self._marks.init_recovery_delay(self._config.lost_bookie_delay_s)
         async with trio.open_nursery() as nursery:

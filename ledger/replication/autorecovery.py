@@ -19,18 +19,18 @@ import trio
 
 from ledger.context import ClientContext
 from ledger.errors import LedgerError
+from ledger.metadata_store.errors import ConnectionLostError, SessionExpiredError
+from ledger.metadata_store.store import MetadataStore, SessionState
 from ledger.replication.auditor import Auditor, AuditorStats
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.election import AuditorElection
 from ledger.replication.ledger_restorer import LedgerRestorer, RestorerStats
 from ledger.replication.marks import UnderReplicatedLedgers
 from ledger.replication.worker import ReplicationWorker, WorkerStats
-from ledger.tasks.failure_domain import report_contained
-from ledger.tasks.task_errors import errors_in
-from namespace.clock import wall_ms
-from namespace.errors import ConnectionLostError, SessionExpiredError
-from namespace.events import event
-from namespace.store import MetadataStore, SessionState
+from ledger.runtime.clock import wall_ms
+from ledger.runtime.events import event
+from ledger.runtime.tasks.failure_domain import report_contained
+from ledger.runtime.tasks.task_errors import errors_in
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,8 @@ class AutoRecovery:
 
         Raises:
             MetadataFormatError: The nodes of auto-recovery have another format; only before it has started.
-            namespace.errors.SessionExpiredError: The session is over, and the store opens no other.
+            ledger.metadata_store.errors.SessionExpiredError: The session is over, and the store
+                opens no other.
         """
         is_started = False
 

@@ -16,8 +16,8 @@ import trio
 from ledger.catalog.paths import AUDITOR_ELECTION, VOTE_PREFIX
 from ledger.catalog.replication_nodes import decode_vote, encode_vote
 from ledger.errors import MetadataFormatError
-from namespace.errors import NodeExistsError, NoNodeError
-from namespace.store import MetadataStore
+from ledger.metadata_store.errors import NodeExistsError, NoNodeError
+from ledger.metadata_store.store import MetadataStore
 
 
 def votes_in_order(names: Iterable[str]) -> list[str]:

@@ -25,7 +25,7 @@ from ledger.fragments.entry_lists import lacked_ranges
 from ledger.fragments.fragments import Fragment
 from ledger.read.replica_copy import ReplicaCopy
 from ledger.replication.config import ReplicationConfig
-from ledger.tasks.task_errors import for_each
+from ledger.runtime.tasks.task_errors import for_each
 from ledger.transport.bookie_requests import refusal_of
 from ledger.wire.messages import AddRequest
 

@@ -30,12 +30,12 @@ from ledger.fragments.fragments import ReplaceReplicas, fragments_of, needs_clos
 from ledger.fragments.ledger_check import BadFragment, CheckResult, LedgerCheck, last_entry_of
 from ledger.fragments.placement_check import Placing, judge_fragment
 from ledger.fragments.registered import RegisteredBookies, read_registered
+from ledger.metadata_store.store import MetadataStore
 from ledger.placement.membership import Membership
 from ledger.recovery.opening import recover_ledger
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.fragment_copy import CopyRate, FragmentCopy, unreadable_entry
-from namespace.events import event
-from namespace.store import MetadataStore
+from ledger.runtime.events import event
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class LedgerRestorer:
 
         Raises:
             LedgerError: The metadata do not parse, or the ledger's LAC cannot be read.
-            namespace.errors.NamespaceError: The metadata store failed, or the lock is gone.
+            ledger.metadata_store.errors.NamespaceError: The metadata store failed, or the lock is gone.
         """
         try:
             checked = await self._checked(ledger_id, absent)

@@ -47,8 +47,7 @@ from ledger.catalog.replication_nodes import (
 )
 from ledger.catalog.under_replicated import mark_under_replicated
 from ledger.errors import MetadataFormatError
-from namespace.clock import wall_ms
-from namespace.errors import (
+from ledger.metadata_store.errors import (
     BadVersionError,
     ConnectionLostError,
     NodeExistsError,
@@ -56,8 +55,9 @@ from namespace.errors import (
     NotEmptyError,
     SessionExpiredError,
 )
-from namespace.events import event
-from namespace.store import MetadataStore, parent_of
+from ledger.metadata_store.store import MetadataStore, parent_of
+from ledger.runtime.clock import wall_ms
+from ledger.runtime.events import event
 
 logger = logging.getLogger(__name__)
 

@@ -19,14 +19,14 @@ import attrs
 import trio
 
 from ledger.errors import LedgerError
+from ledger.metadata_store.errors import ConnectionLostError, NoNodeError, SessionExpiredError
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.failure_backoff import FailureBackoff
 from ledger.replication.ledger_restorer import LedgerRestorer, Outcome
 from ledger.replication.marks import SeenMark, TakenLedger, UnderReplicatedLedgers
-from ledger.tasks.failure_domain import report_contained
-from ledger.tasks.task_errors import for_each
-from namespace.errors import ConnectionLostError, NoNodeError, SessionExpiredError
-from namespace.events import event
+from ledger.runtime.events import event
+from ledger.runtime.tasks.failure_domain import report_contained
+from ledger.runtime.tasks.task_errors import for_each
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class ReplicationWorker:
         """Restore ledgers until cancelled; then release the locks. Marks and copies stay valid.
 
         Raises:
-            namespace.errors.SessionExpiredError: The session is over, and with it the locks.
+            ledger.metadata_store.errors.SessionExpiredError: The session is over, and with it the locks.
         """
         async with trio.open_nursery() as waiting:
             waiting.start_soon(self._follow_bookies)

@@ -21,9 +21,10 @@ import trio
 from ledger.auth.auth import AuthFactory, ClientAuth
 from ledger.codes import Code
 from ledger.errors import BookieError, BookieSecurityError, BookieTimeoutError, BookieUnavailableError
-from ledger.tasks.failure_domain import failure_domain, first_line, report_contained
-from ledger.tasks.task_errors import first_error
-from ledger.tasks.timers import Timer
+from ledger.runtime.events import event
+from ledger.runtime.tasks.failure_domain import failure_domain, first_line, report_contained
+from ledger.runtime.tasks.task_errors import first_error
+from ledger.runtime.tasks.timers import Timer
 from ledger.transport.config import TransportConfig
 from ledger.transport.connection_protocol import OPERATIONS, Call, ConnectionProtocol
 from ledger.transport.dial import Address, Dial
@@ -33,7 +34,6 @@ from ledger.transport.queues import AddReplies
 from ledger.transport.socket_stream import SocketStream
 from ledger.wire import v2, v3
 from ledger.wire.messages import AddReply, AddRequest, ReadReply, Reply, Request
-from namespace.events import event
 
 logger = logging.getLogger(__name__)
 

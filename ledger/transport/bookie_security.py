@@ -2,7 +2,7 @@
 
 Inside: the settings, reading them from a file, making the TLS context and the authentication of them.
 Not inside: contexts (``tls``), mechanisms (``sasl``, ``token_auth``), settings for ZooKeeper
-(``namespace.zookeeper_security``).
+(``ledger.metadata_store.zookeeper_security``).
 Always: no secret is in a ``repr`` or an error; a setting without effect is an error, never ignored.
 
 Source: docs/security.md, "Authentication, TLS and certificates" (the names are ours).
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ledger.errors import SecuritySettingsError
-from namespace.secret_file import SecretOf, read_secret
-from namespace.settings_file import SettingsFileError, read_settings_file
+from ledger.runtime.secret_file import SecretOf, read_secret
+from ledger.runtime.settings_file import SettingsFileError, read_settings_file
 
 if TYPE_CHECKING:
     from ledger.auth.auth import AuthFactory

@@ -27,8 +27,8 @@ import trio
 
 from ledger.auth.auth import ClientAuth
 from ledger.errors import BookieError, BookieUnavailableError
-from ledger.tasks.background import open_background
-from ledger.tasks.timers import Timers
+from ledger.runtime.tasks.background import open_background
+from ledger.runtime.tasks.timers import Timers
 from ledger.transport.bookie_connection import (
     BookieConnection,
     OnReply,

@@ -16,8 +16,8 @@ from ledger.catalog.catalog import LedgerCatalog, Versioned
 from ledger.catalog.metadata_update import update_metadata
 from ledger.errors import LedgerError, LedgerFencedError, LedgerWriteError
 from ledger.metadata import LedgerMetadata, LedgerState
-from namespace.errors import NamespaceError
-from namespace.events import event
+from ledger.metadata_store.errors import NamespaceError
+from ledger.runtime.events import event
 
 logger = logging.getLogger(__name__)
 

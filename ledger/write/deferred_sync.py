@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from ledger.codes import Code
 from ledger.errors import BookieError, BookieRefusal, LedgerWriteError
-from ledger.tasks.task_errors import for_each
+from ledger.runtime.tasks.task_errors import for_each
 from ledger.transport.transport import Transport
 from ledger.wire.messages import ForceLedgerRequest
 from ledger.write.writer import LedgerWriter, Pack

@@ -20,9 +20,9 @@ from ledger.digest import EntryCodec
 from ledger.errors import LedgerError, LedgerWriteError
 from ledger.metadata import LedgerMetadata
 from ledger.quorum import write_set
+from ledger.runtime.events import event
 from ledger.transport.transport import Transport
 from ledger.wire.messages import WriteLacRequest
-from namespace.events import event
 
 logger = logging.getLogger(__name__)
 

@@ -40,6 +40,7 @@ from ledger.errors import (
 )
 from ledger.metadata import LedgerMetadata
 from ledger.payloads import as_payload
+from ledger.runtime.events import event
 from ledger.wire import v2, v3
 from ledger.write.actions import Action, Adopt, Confirm, End, MakeError, Step, Suspect, Warn
 from ledger.write.closing import close_at, close_or_leave
@@ -53,7 +54,6 @@ from ledger.write.repair_steps import follow_metadata, take_step
 from ledger.write.sink import Sink
 from ledger.write.window import Window
 from ledger.write.writer import LedgerWriter, SendAdds
-from namespace.events import event
 
 logger = logging.getLogger(__name__)
 

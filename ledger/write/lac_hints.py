@@ -24,8 +24,8 @@ from ledger.codes import Code
 from ledger.context import ClientContext
 from ledger.digest import EntryCodec
 from ledger.errors import BookieError
-from ledger.tasks.next_turn import call_next_turn
-from ledger.tasks.timers import Timer
+from ledger.runtime.tasks.next_turn import call_next_turn
+from ledger.runtime.tasks.timers import Timer
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest, Reply, WriteLacRequest
 from ledger.write.explicit_lac import Position
 

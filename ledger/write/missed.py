@@ -23,10 +23,10 @@ import trio
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.under_replicated import mark_under_replicated
 from ledger.errors import LedgerError
+from ledger.metadata_store.errors import ConnectionLostError, NamespaceError
 from ledger.placement.membership import Membership
-from ledger.tasks.failure_domain import report_contained
-from namespace.errors import ConnectionLostError, NamespaceError
-from namespace.events import event
+from ledger.runtime.events import event
+from ledger.runtime.tasks.failure_domain import report_contained
 
 logger = logging.getLogger(__name__)
 

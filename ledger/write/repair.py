@@ -53,6 +53,7 @@ from ledger.errors import (
     is_refusal,
 )
 from ledger.metadata import LedgerMetadata
+from ledger.metadata_store.errors import NamespaceError
 from ledger.write.actions import (
     Action,
     Adopt,
@@ -72,7 +73,6 @@ from ledger.write.connection_trust import ConnectionTrust
 from ledger.write.ensemble_change import EnsembleChange, taken_over
 from ledger.write.ensemble_state import EnsembleEvent, EnsembleState
 from ledger.write.writer import LedgerWriter, SendAdds
-from namespace.errors import NamespaceError
 
 if TYPE_CHECKING:
     from ledger.catalog.catalog import Versioned

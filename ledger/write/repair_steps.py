@@ -17,7 +17,8 @@ from ledger.catalog.catalog import Versioned
 from ledger.catalog.metadata_update import update_metadata
 from ledger.context import ClientContext
 from ledger.errors import BookieError, LedgerError
-from ledger.statistics.names import ENSEMBLE_CHANGE, ENSEMBLE_CHANGES
+from ledger.metadata_store.errors import NamespaceError, SessionExpiredError
+from ledger.runtime.statistics.names import ENSEMBLE_CHANGE, ENSEMBLE_CHANGES
 from ledger.wire.messages import BookieInfoRequest
 from ledger.write.actions import (
     Action,
@@ -30,7 +31,6 @@ from ledger.write.actions import (
     WriteChange,
 )
 from ledger.write.repair import EnsembleRepair
-from namespace.errors import NamespaceError, SessionExpiredError
 
 
 async def take_step(

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from ledger.codes import Code
 from ledger.errors import LedgerError, LedgerWriteError
-from ledger.tasks.failure_domain import first_line, report_contained
+from ledger.runtime.tasks.failure_domain import first_line, report_contained
 
 
 class Sink:

@@ -11,7 +11,7 @@ from collections import deque
 
 import trio
 
-from ledger.statistics.histogram import Timing
+from ledger.runtime.statistics.histogram import Timing
 from ledger.write.handle import WriteHandle
 
 

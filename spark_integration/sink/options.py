@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from dlog.metadata.log_name import check_log_name
 from dlog.shards.layout import shard_log
+from namespace.log_name import check_log_name
 from spark_integration.errors import OptionError
 from spark_integration.options import (
     ClientOptions,

@@ -12,11 +12,11 @@ import pytest
 import trio
 
 from dlog.cluster.zookeeper_process import start_zookeeper, stop_zookeeper
-from dlog.federation.federated_store import FederatedStore
-from namespace.memory import MemoryTree, open_memory_store
-from namespace.sqlite_store.store import open_sqlite_store
-from namespace.store import MetadataStore
-from namespace.zookeeper import open_zookeeper_store
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
+from ledger.metadata_store.sqlite_store.store import open_sqlite_store
+from ledger.metadata_store.store import MetadataStore
+from ledger.metadata_store.zookeeper import open_zookeeper_store
+from namespace.federated_store import FederatedStore
 
 _roots = itertools.count(1)
 

@@ -1,4 +1,4 @@
-"""The contract of every metadata store; ``namespace.store`` summarises it."""
+"""The contract of every metadata store; ``ledger.metadata_store.store`` summarises it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from namespace.errors import (
+from ledger.metadata_store.errors import (
     BadVersionError,
     InvalidPathError,
     NoChildrenForEphemeralsError,
@@ -20,7 +20,7 @@ from namespace.errors import (
     SessionExpiredError,
     StoreError,
 )
-from namespace.store import (
+from ledger.metadata_store.store import (
     NODE_BYTES_MAX,
     Check,
     Create,

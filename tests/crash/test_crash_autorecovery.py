@@ -20,11 +20,11 @@ from ledger.client import LedgerClient, open_ledger_client
 from ledger.codes import Code
 from ledger.config import ClientConfig
 from ledger.metadata import LedgerMetadata
+from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.replication import current_auditor
 from ledger.transport.dial import dial_tcp
 from ledger.wire.messages import ReadRequest
 from ledger.write.handle import WriteHandle
-from namespace.zookeeper import open_zookeeper_store
 from tests.unit.bookie.http.test_admin import send_request
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
@@ -93,9 +93,8 @@ async def test_a_killed_bookie_is_healed_while_a_writer_writes_and_a_reader_read
         ):
             members = list(map(bookie_id, cluster.state.bookies))
             # Each of these loses a replica, wherever placement puts the others.
-            shape = {"bookies": tuple(members[:3])}
-            ledgers = [await closed_ledger(client, **shape) for _ in range(4)]
-            left_open = await client.create(**shape)
+            ledgers = [await closed_ledger(client, bookies=members[:3]) for _ in range(4)]
+            left_open = await client.create(bookies=members[:3])
             await left_open.append_many(PAYLOADS)
             left_open.abandon()
             traffic = Traffic(client, await client.create())

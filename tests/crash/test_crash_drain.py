@@ -14,8 +14,8 @@ from dlog.cluster import open_local_cluster
 from dlog.cluster.layout import LEDGERS_ROOT, bookie_id
 from ledger.client import open_ledger_client
 from ledger.config import ClientConfig
+from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.transport.dial import dial_tcp
-from namespace.zookeeper import open_zookeeper_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
 TEST_TIMEOUT_S = 180

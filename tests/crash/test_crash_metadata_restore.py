@@ -19,9 +19,9 @@ from bookie.identity.cookie_check import read_instance_id
 from dlog.cluster import open_local_cluster
 from dlog.cluster.layout import LEDGERS_ROOT
 from ledger.client import open_ledger_client
+from ledger.metadata_store.store import MetadataStore
+from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.transport.dial import dial_tcp
-from namespace.store import MetadataStore
-from namespace.zookeeper import open_zookeeper_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
 TEST_TIMEOUT_S = 180

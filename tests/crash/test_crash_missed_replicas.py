@@ -15,10 +15,10 @@ from ledger.client import LedgerClient, open_ledger_client
 from ledger.codes import Code
 from ledger.config import ClientConfig
 from ledger.errors import BookieError
+from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.transport.dial import dial_tcp
 from ledger.wire.messages import ReadRequest
 from ledger.write.handle import WriteHandle
-from namespace.zookeeper import open_zookeeper_store
 from tests.crash.test_crash_autorecovery import autorecovery, closed_ledger
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]

@@ -21,9 +21,9 @@ from ledger.client import LedgerClient, open_ledger_client
 from ledger.codes import Code
 from ledger.config import ClientConfig
 from ledger.errors import LedgerRecoveryError
+from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.transport.dial import dial_tcp
 from ledger.wire.messages import ReadReply, ReadRequest
-from namespace.zookeeper import open_zookeeper_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
 TEST_TIMEOUT_S = 240

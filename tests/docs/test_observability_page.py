@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from dlog import statistics_names as logs
-from ledger.statistics import names as ledgers
+from ledger.runtime.statistics import names as ledgers
 from tests.places import ROOT
 
 PAGE = ROOT / "docs" / "observability.md"

@@ -14,7 +14,7 @@ from tests.source_tree import PACKAGES, modules
 
 NAME = re.compile(rf"`((?:{'|'.join(PACKAGES)})(?:\.\w+){{2,}})")
 # Names of loggers and of properties of a log.
-OTHER_NAMES = {"namespace.zookeeper.kazoo", "dlog.shards.hash", "dlog.shards.state"}
+OTHER_NAMES = {"ledger.metadata_store.zookeeper.kazoo", "dlog.shards.hash", "dlog.shards.state"}
 
 
 def texts() -> Iterator[tuple[str, str]]:

@@ -24,10 +24,10 @@ from bookie.storage.config import StorageConfig
 from ledger.catalog.paths import Layout, available_path, cookie_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import Address
 from ledger.transport.pipe import PipeStream, stream_pair
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 
 ROOT = "/ledgers"
 LAYOUT = Layout.HIERARCHICAL

@@ -46,7 +46,7 @@ from ledger.catalog.paths import Layout
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import CorruptEntryError
 from ledger.metadata import Ensemble, LedgerMetadata
-from namespace.memory import MemoryTree, open_memory_store
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from tests.fakes.damage import (
     Field,
     database_fields,

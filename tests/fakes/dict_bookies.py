@@ -21,6 +21,8 @@ from ledger.catalog.paths import available_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.codes import Code
 from ledger.config import ClientConfig
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
+from ledger.metadata_store.store import MetadataStore
 from ledger.transport.dial import Address
 from ledger.transport.pipe import PipeStream, stream_pair
 from ledger.wire import v2, v3
@@ -46,8 +48,6 @@ from ledger.wire.messages import (
     WriteLacReply,
     WriteLacRequest,
 )
-from namespace.memory import MemoryTree, open_memory_store
-from namespace.store import MetadataStore
 
 ENDS_WITHIN_S = 20.0  # of real time, and of CPU time; a client's part of a test takes less than one second
 MOCK_ENDS_WITHIN_S = 3_600.0

@@ -9,15 +9,15 @@ import attrs
 import trio
 
 import dlog
-from dlog.federation.federated_store import LOGS_MAX, FederatedStore
-from dlog.metadata.binding import new_binding
-from dlog.metadata.bindings import bind
 from dlog.namespace_handle import Namespace
 from ledger.client import LedgerClient
-from namespace.clock import wall_ms
-from namespace.errors import ConnectionLostError
-from namespace.memory import MemoryStore, MemoryTree
-from namespace.store import Children, MetadataStore, Node, Operation, Stat
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree
+from ledger.metadata_store.store import Children, MetadataStore, Node, Operation, Stat
+from ledger.runtime.clock import wall_ms
+from namespace.binding import new_binding
+from namespace.bindings import bind
+from namespace.federated_store import LOGS_MAX, FederatedStore
 from tests.fakes.dict_bookies import MOCK_ENDS_WITHIN_S, DictCluster
 
 CONFIG = dlog.NamespaceConfig(

@@ -29,10 +29,10 @@ from ledger.errors import (
     NoSuchLedgerError,
     NotEnoughBookiesError,
 )
-from ledger.statistics import Recorder
-from namespace.errors import ConnectionLostError, NamespaceError
-from namespace.memory import MemoryStore, MemoryTree
-from namespace.store import Create, Operation, Stat
+from ledger.metadata_store.errors import ConnectionLostError, NamespaceError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree
+from ledger.metadata_store.store import Create, Operation, Stat
+from ledger.runtime.statistics import Recorder
 
 
 @attrs.define(eq=False)

@@ -18,7 +18,7 @@ from bookie.config.bookie_config import BookieConfig, parse_config
 from bookie.disk.descriptor_limit import raise_limit
 from bookie.identity.address import Machine
 from bookie.main import run_bookie
-from namespace.memory import MemoryTree, open_memory_store
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
 
 
 def config_of(directory: Path, more: list[str]) -> BookieConfig:

@@ -12,14 +12,14 @@ import trio
 import dlog
 from dlog.format.envelope import seal_envelope
 from dlog.format.record import encode_records
-from dlog.metadata import paths
-from dlog.metadata.logs import create_log
 from dlog.read.log_reader import open_log_reader
 from dlog.read.read_only_log import ReadOnlyLog
-from dlog.segments.segment import LogSegment, encode_segment
 from ledger.errors import LedgerError, NoSuchLedgerError
-from ledger.statistics import Recorder
-from namespace.memory import MemoryStore, MemoryTree
+from ledger.metadata_store.memory import MemoryStore, MemoryTree
+from ledger.runtime.statistics import Recorder
+from namespace import paths
+from namespace.logs import create_log
+from namespace.segments.segment import LogSegment, encode_segment
 
 NS, LOG = "/ns", "log"
 

@@ -14,14 +14,14 @@ from typing import Any
 import attrs
 
 import dlog
-from dlog.metadata.binding import new_binding
-from dlog.metadata.bindings import bind
-from dlog.metadata.logs import open_log
-from dlog.promotion_errors import LogPromotedError, PromotionError
+from dlog.errors import LogPromotedError, PromotionError
 from ledger.client import open_ledger_client
-from namespace.errors import ConnectionLostError
-from namespace.memory import MemoryStore
-from namespace.store import ANY_VERSION, Operation, Stat
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import MemoryStore
+from ledger.metadata_store.store import ANY_VERSION, Operation, Stat
+from namespace.binding import new_binding
+from namespace.bindings import bind
+from namespace.logs import open_log
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 
 SOURCE, TARGET = "file:///old", "distributedlog://zk1/shop"

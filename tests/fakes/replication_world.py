@@ -12,14 +12,14 @@ import trio
 from ledger.client import LedgerClient
 from ledger.config import ClientConfig
 from ledger.metadata import LedgerMetadata
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
+from ledger.metadata_store.sessions.renewing_store import RenewingStore
+from ledger.metadata_store.store import MetadataStore
 from ledger.replication.auditor import Auditor
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.ledger_restorer import LedgerRestorer
 from ledger.replication.marks import TakenLedger, UnderReplicatedLedgers
 from ledger.replication.worker import ReplicationWorker
-from namespace.memory import MemoryTree, open_memory_store
-from namespace.sessions.renewing_store import RenewingStore
-from namespace.store import MetadataStore
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import WatchedStore
 

@@ -16,7 +16,7 @@ from dlog.cluster.ports import free_ports
 from dlog.cluster.process import ProcessId, start_detached, stop
 from dlog.cluster.zookeeper_process import ZookeeperProcess, start_zookeeper, stop_zookeeper
 from ledger.catalog.paths import Layout, available_path
-from namespace.zookeeper import open_zookeeper_store
+from ledger.metadata_store.zookeeper import open_zookeeper_store
 from tests.fakes.certificates import make_authority
 
 TOKEN = "a-token-of-twenty-characters"

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from namespace.errors import StoreUnreachableError
-from namespace.memory import MemoryStore, MemoryTree
-from namespace.sessions.renewing_store import RenewingStore
-from namespace.store import MetadataStore
+from ledger.metadata_store.errors import StoreUnreachableError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree
+from ledger.metadata_store.sessions.renewing_store import RenewingStore
+from ledger.metadata_store.store import MetadataStore
 
 
 class NotedSession(MemoryStore):

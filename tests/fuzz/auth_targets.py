@@ -7,7 +7,7 @@ import hashlib
 from ledger.auth.digest_md5 import parse_message
 from ledger.auth.jaas import parse_jaas
 from ledger.auth.java_stores import StoreError, _read_jks
-from namespace.key_work import KeyWork
+from ledger.runtime.key_work import KeyWork
 from tests.fuzz.engine import Target
 from tests.places import GOLDEN_FILES
 

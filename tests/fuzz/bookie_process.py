@@ -24,8 +24,8 @@ from bookie.config.admin_config import AdminConfig
 from bookie.endings import exit_code_of
 from bookie.main import run_bookie
 from bookie.requests.new_ledgers import NewLedgersConfig
-from ledger.tasks.failure_domain import contained_failures
-from namespace.memory import MemoryTree, open_memory_store
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
+from ledger.runtime.tasks.failure_domain import contained_failures
 from tests.fuzz.frame_talk import Mode
 from tests.fuzz.frame_world import MACHINE, OTHER_BYTES, sweep_config
 from tests.places import ROOT

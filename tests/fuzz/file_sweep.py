@@ -27,7 +27,7 @@ import trio
 from bookie.errors import BookieServerError
 from dlog.errors import DLogError
 from ledger.errors import LedgerError
-from namespace.errors import NamespaceError
+from ledger.metadata_store.errors import NamespaceError
 from tests.fuzz.file_worlds import WORLDS, Outcome, World
 from tests.fuzz.frame_world import errors_in, line_of
 

@@ -25,10 +25,10 @@ from dlog.errors import DLogError
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.errors import LedgerError
+from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from ledger.wire import v2
 from ledger.wire.messages import AddRequest, ReadReply, ReadRequest, Reply, Request
-from namespace.errors import NamespaceError
-from namespace.memory import MemoryTree, open_memory_store
 from tests.fuzz.frame_talk import Talk
 from tests.fuzz.frame_world import MACHINE
 

@@ -4,7 +4,7 @@ Inside: the bookie over a metadata store in memory, its ledgers, what must hold 
 Not inside: the requests (``frame_cases``), a conversation (``frame_talk``), seeds (``frame_sweep``).
 Always: after a batch an honest client writes and reads, new ledgers are confirmed, garbage collection deletes
 what is dead, no entry has raised a LAC to its own id; no error was contained
-(``ledger.tasks.failure_domain``) and none was logged: each would be a fault of ours.
+(``ledger.runtime.tasks.failure_domain``) and none was logged: each would be a fault of ours.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from ledger.client import open_ledger_client
 from ledger.codes import Code
 from ledger.digest import DigestType
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
-from ledger.tasks.failure_domain import contained_failures
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.runtime.tasks.failure_domain import contained_failures
 from ledger.transport.dial import dial_tcp
 from ledger.wire import v2, v3
 from ledger.wire.messages import AddRequest, ReadReply, ReadRequest, Request, WriteLacRequest
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 from tests.fakes.certificates import make_authority
 from tests.fuzz.frame_cases import ENTRIES, KEY, LAST_ENTRY_ID, PASSWORD, WITHOUT_ENTRIES, Case, State
 from tests.fuzz.frame_talk import (

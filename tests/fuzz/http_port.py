@@ -32,7 +32,7 @@ from bookie.http.routes.table import ROUTES
 from bookie.ledger_metadata.live_ledgers import ServedLedgers
 from bookie.main import open_bookie
 from bookie.storage.config import StorageConfig
-from ledger.tasks.failure_domain import contained_failures
+from ledger.runtime.tasks.failure_domain import contained_failures
 from tests.fuzz.engine import Failure, tracing_memory
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.port import HANG_S, MEMORY_BYTES_MAX, GoodClient

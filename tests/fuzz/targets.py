@@ -23,30 +23,31 @@ from dlog.errors import (
     InvalidUriError,
     LogMetadataError,
     LogNotFoundError,
+    LogPromotedError,
+    PromotionError,
 )
 from dlog.format.compression import Compression, expand
-from dlog.format.dlsn import DLSN
 from dlog.format.envelope import ENTRY_BYTES_MAX, open_envelope, seal_envelope
 from dlog.format.hash_chain import chain_start, chain_value_in, encode_chain_record, parse_head
 from dlog.format.record import FLAG_RECORD_SET, decode_records, encode_record, encode_records
 from dlog.format.record_set import SetBudget, decode_record_set, encode_record_set
-from dlog.metadata.binding import decode_binding
-from dlog.metadata.log_metadata import initial_nodes, log_metadata_from
-from dlog.metadata.log_name import check_log_name
-from dlog.metadata.namespace_uri import parse_namespace_uri
-from dlog.promotion_errors import LogPromotedError, PromotionError
 from dlog.read.segment_reader import SegmentReader, last_record_of, slot_not_before
-from dlog.segments.segment import decode_segment
 from ledger.catalog.metadata_codec import decode_metadata, encode_metadata
 from ledger.catalog.paths import decode_layout, ledger_id_of
 from ledger.catalog.service_info import decode_service_info, encode_service_info
 from ledger.errors import LocationError, MetadataFormatError
+from ledger.metadata_store.errors import InvalidPathError, InvalidStoreAddressError
+from ledger.metadata_store.lock import member_owner, member_sequence
+from ledger.metadata_store.service_uri import parse_metadata_service_uri
+from ledger.metadata_store.store import Node, Stat, check_path
 from ledger.placement.locations import parse_table
 from ledger.placement.topology import parse_location
-from namespace.errors import InvalidPathError, InvalidStoreAddressError
-from namespace.lock import member_owner, member_sequence
-from namespace.service_uri import parse_metadata_service_uri
-from namespace.store import Node, Stat, check_path
+from namespace.binding import decode_binding
+from namespace.dlsn import DLSN
+from namespace.log_metadata import initial_nodes, log_metadata_from
+from namespace.log_name import check_log_name
+from namespace.namespace_uri import parse_namespace_uri
+from namespace.segments.segment import decode_segment
 from tests.fuzz.auth_targets import AUTH_TARGETS
 from tests.fuzz.engine import Target
 from tests.fuzz.storage_targets import STORAGE_TARGETS

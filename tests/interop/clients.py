@@ -16,9 +16,9 @@ import attrs
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.digest import DigestType
+from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
-from namespace.zookeeper import open_zookeeper_store
 from tests.interop.driver import Driver
 from tests.interop.originals import Cluster
 

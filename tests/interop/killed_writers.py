@@ -13,7 +13,7 @@ import trio
 
 from ledger.catalog.paths import Layout, ledger_path
 from ledger.client import LedgerClient
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
 from tests.interop.clients import PASSWORD, RemoteClient
 from tests.interop.driver import Driver, DriverEndedError
 from tests.interop.originals import Cluster

@@ -23,12 +23,12 @@ import trio
 
 from dlog.cluster.ports import free_ports
 from ledger.errors import WireError
+from ledger.metadata_store.errors import NoNodeError
+from ledger.metadata_store.store import MetadataStore
+from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.wire import v3
 from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest, RefusedReply
-from namespace.errors import NoNodeError
-from namespace.store import MetadataStore
-from namespace.zookeeper import open_zookeeper_store
 from tests.interop.driver import Driver
 from tests.interop.jars import LOGGING, class_path, find_program
 from tests.interop.processes import Process, Processes

@@ -16,11 +16,11 @@ import trio
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.digest import DigestType
+from ledger.metadata_store.store import MetadataStore
+from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
 from ledger.write.handle import WriteHandle
-from namespace.store import MetadataStore
-from namespace.zookeeper import open_zookeeper_store
 from tests.interop.conversation import converse, send
 
 

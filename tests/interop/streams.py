@@ -15,9 +15,9 @@ import attrs
 
 import dlog
 from dlog import DLSN, Record
-from dlog.metadata.binding import new_binding
-from dlog.metadata.bindings import bind
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
+from namespace.binding import new_binding
+from namespace.bindings import bind
 from tests.interop.driver import Driver
 from tests.interop.java_streams import JavaLog, open_java_log
 from tests.interop.originals import Cluster, Originals

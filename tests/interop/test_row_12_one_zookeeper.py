@@ -17,7 +17,7 @@ from ledger.catalog.paths import INSTANCE_ID, cookie_path
 from ledger.client import LedgerClient
 from ledger.digest import DigestType
 from ledger.errors import NotEnoughBookiesError
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
 from tests.interop.clients import PASSWORD, TEST_TIMEOUT_S, RemoteClient, java_client, our_client
 from tests.interop.driver import Driver, DriverError
 from tests.interop.originals import Bookie, Cluster, Kind, Originals

@@ -18,9 +18,9 @@ from ledger.auth.tls import client_context
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import BookieSecurityError, BookieUnavailableError, LedgerError
+from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
-from namespace.zookeeper import open_zookeeper_store
 from tests.interop.certificates import STORE_PASSWORD, Authority, Identity, make_authority
 from tests.interop.clients import PASSWORD, TEST_TIMEOUT_S, java_client, some_payloads
 from tests.interop.driver import Driver

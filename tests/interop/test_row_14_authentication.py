@@ -19,10 +19,10 @@ from ledger.auth.tls import client_context
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import BookieSecurityError, BookieUnavailableError, LedgerError
+from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.policy import POLICY_NODE, UNMARKED, LogMark, Policy, Right, Rule, encode_policy
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
-from namespace.zookeeper import open_zookeeper_store
 from tests.interop.certificates import Authority, Identity, make_authority
 from tests.interop.clients import PASSWORD, TEST_TIMEOUT_S, RemoteClient, java_client
 from tests.interop.driver import Driver, DriverError

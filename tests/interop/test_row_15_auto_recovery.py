@@ -8,12 +8,12 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.codes import Code
+from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.replication import LedgerRestorer, ReplicationConfig, UnderReplicatedLedgers, current_auditor
 from ledger.replication.auditor import Auditor
 from ledger.replication.election import AuditorElection
 from ledger.replication.worker import ReplicationWorker
 from ledger.wire.messages import ReadRequest
-from namespace.zookeeper import open_zookeeper_store
 from tests.interop.clients import TEST_TIMEOUT_S, our_client
 from tests.interop.driver import Driver
 from tests.interop.originals import Bookie, Cluster, Originals

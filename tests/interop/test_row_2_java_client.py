@@ -10,7 +10,7 @@ import trio
 
 from ledger.catalog.catalog import open_catalog
 from ledger.digest import DigestType
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
 from tests.interop.clients import (
     DUPLICATE_ENTRY,
     NO_SUCH_LEDGER,

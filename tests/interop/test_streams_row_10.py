@@ -18,10 +18,10 @@ import trio
 
 import dlog
 from dlog import DLSN, Record
-from dlog.metadata.paths import lock_path
 from ledger.catalog.metadata_codec import decode_metadata
-from namespace.lock import DistributedLock
-from namespace.zookeeper import open_zookeeper_store
+from ledger.metadata_store.lock import DistributedLock
+from ledger.metadata_store.zookeeper import open_zookeeper_store
+from namespace.paths import lock_path
 from tests.interop.driver import Driver, DriverEndedError, DriverError
 from tests.interop.java_streams import AT_ONCE, JavaLog, JavaRecord, JavaWriter
 from tests.interop.killed_writers import stored_metadata

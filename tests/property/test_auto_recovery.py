@@ -14,10 +14,10 @@ import trio
 from trio.testing import MockClock
 
 from ledger.errors import LedgerError
+from ledger.metadata_store.memory import MemoryStore
+from ledger.metadata_store.sessions.renewing_store import RenewingStore
 from ledger.replication import AutoRecovery, ReplicationConfig
 from ledger.write.handle import WriteHandle
-from namespace.memory import MemoryStore
-from namespace.sessions.renewing_store import RenewingStore
 from tests.effort import sampled
 from tests.fakes.replication_world import ReplicationWorld, open_world, renewing, until
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from dlog.errors import EntryFormatError
 from dlog.format.compression import Compression, compress, expand
-from dlog.format.dlsn import DLSN
 from dlog.format.envelope import open_envelope, seal_envelope
 from dlog.format.record import (
     FLAG_CONTROL,
@@ -22,6 +21,7 @@ from dlog.format.record import (
 )
 from dlog.format.record_set import SetBudget, decode_record_set, encode_record_set
 from dlog.read.segment_reader import SegmentReader, last_record_of, slot_not_before
+from namespace.dlsn import DLSN
 
 codecs = st.sampled_from(Compression)
 payloads = st.lists(st.binary(max_size=60), min_size=1, max_size=12)

@@ -12,8 +12,8 @@ from trio.testing import MockClock
 
 import dlog
 from dlog.namespace_handle import Namespace
-from namespace.sessions.renewing_store import RenewingStore
-from namespace.store import MetadataStore
+from ledger.metadata_store.sessions.renewing_store import RenewingStore
+from ledger.metadata_store.store import MetadataStore
 from tests.effort import examples
 from tests.fakes.failing_ledgers import FlakyStore, World, namespace_in
 from tests.property.test_dlog_writer import KnownOutcome, appender, check

@@ -24,7 +24,7 @@ from ledger.codes import Code
 from ledger.config import ClientConfig
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import LedgerError, LedgerWriteError
-from ledger.tasks.failure_domain import contained_failures
+from ledger.runtime.tasks.failure_domain import contained_failures
 from ledger.transport.config import TransportConfig
 from ledger.transport.pipe import PipeStream
 from ledger.wire import v2, v3

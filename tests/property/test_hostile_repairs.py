@@ -19,14 +19,14 @@ import trio
 from trio.testing import MockClock
 
 import dlog
-from dlog.metadata.binding import new_binding
-from dlog.metadata.bindings import bind
 from ledger.client import LedgerClient
+from ledger.metadata_store.memory import MemoryStore
 from ledger.replication import AutoRecovery, ReplicationConfig
 from ledger.replication.auditor import Auditor
 from ledger.replication.marks import UnderReplicatedLedgers
-from ledger.tasks.failure_domain import contained_failures
-from namespace.memory import MemoryStore
+from ledger.runtime.tasks.failure_domain import contained_failures
+from namespace.binding import new_binding
+from namespace.bindings import bind
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.replication_world import renewing, until
 from tests.property.test_hostile_bookies import (

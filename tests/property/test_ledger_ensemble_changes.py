@@ -36,7 +36,8 @@ from ledger.config import ClientConfig
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import BookieUnavailableError
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
-from ledger.statistics import Recorder
+from ledger.metadata_store.errors import BadVersionError, ConnectionLostError
+from ledger.runtime.statistics import Recorder
 from ledger.wire.messages import WriteLacReply
 from ledger.write.actions import Action, BeginRepair
 from ledger.write.ensemble_change import EnsembleChange
@@ -44,7 +45,6 @@ from ledger.write.ensemble_state import TRANSITIONS, EnsembleEvent, EnsembleStat
 from ledger.write.handle import WriteHandle
 from ledger.write.repair import EnsembleRepair
 from ledger.write.writer import LedgerWriter, SendAdds
-from namespace.errors import BadVersionError, ConnectionLostError
 from tests.effort import examples
 
 LEDGER = 7

@@ -7,15 +7,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dlog.errors import InvalidLogNameError, InvalidUriError, LogMetadataError
-from dlog.format.dlsn import DLSN
-from dlog.metadata.binding import Binding, decode_binding, encode_binding
-from dlog.metadata.log_name import check_log_name
-from dlog.metadata.namespace_uri import parse_namespace_uri
-from dlog.segments.segment import LogSegment, TruncationStatus, decode_segment, encode_segment
-from namespace.errors import InvalidStoreAddressError
-from namespace.lock import member_owner, member_prefix, member_sequence
-from namespace.service_uri import parse_metadata_service_uri
-from namespace.store import check_path
+from ledger.metadata_store.errors import InvalidStoreAddressError
+from ledger.metadata_store.lock import member_owner, member_prefix, member_sequence
+from ledger.metadata_store.service_uri import parse_metadata_service_uri
+from ledger.metadata_store.store import check_path
+from namespace.binding import Binding, decode_binding, encode_binding
+from namespace.dlsn import DLSN
+from namespace.log_name import check_log_name
+from namespace.namespace_uri import parse_namespace_uri
+from namespace.segments.segment import LogSegment, TruncationStatus, decode_segment, encode_segment
 from tests.strategies import INT64
 
 HOSTS = st.text(min_size=1).filter(lambda text: text.encode("utf-8", "ignore").decode() == text)

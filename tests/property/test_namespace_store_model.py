@@ -10,10 +10,10 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from namespace.errors import StoreError
-from namespace.memory import MemoryTree, open_memory_store
-from namespace.sqlite_store.store import open_sqlite_store
-from namespace.store import Check, Create, Delete, MetadataStore, Operation, Put
+from ledger.metadata_store.errors import StoreError
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
+from ledger.metadata_store.sqlite_store.store import open_sqlite_store
+from ledger.metadata_store.store import Check, Create, Delete, MetadataStore, Operation, Put
 from tests.effort import examples
 
 PATHS = st.sampled_from(["/a", "/a/x", "/a/x/1", "/a/y", "/b", "/b/x"])

@@ -20,9 +20,6 @@ import trio
 from trio.testing import MockClock
 
 import dlog
-from dlog.metadata.binding import new_binding
-from dlog.metadata.bindings import bind, resolve_binding
-from dlog.metadata.policy import Policy, Right, Rule
 from dlog.shards.creation import create_sharded_log, delete_sharded_log
 from dlog.shards.writer import open_sharded_writer
 from ledger.catalog.catalog import open_catalog
@@ -30,13 +27,16 @@ from ledger.catalog.cluster_backup import check_restored, read_backup
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.decommission.evacuation import planned_evacuations
 from ledger.errors import LedgerError
+from ledger.metadata_store.errors import NamespaceError, NodeExistsError, NoNodeError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree
+from ledger.metadata_store.store import MetadataStore
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.election import current_auditor
 from ledger.replication.ledger_restorer import LedgerRestorer
 from ledger.replication.marks import RegularCheck, UnderReplicatedLedgers
-from namespace.errors import NamespaceError, NodeExistsError, NoNodeError
-from namespace.memory import MemoryStore, MemoryTree
-from namespace.store import MetadataStore
+from namespace.binding import new_binding
+from namespace.bindings import bind, resolve_binding
+from namespace.policy import Policy, Right, Rule
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.property.test_hostile_bookies import again, run_case
 

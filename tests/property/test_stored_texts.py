@@ -19,10 +19,10 @@ from dlog.cluster.hosts.hosted_cluster import _json
 from dlog.cluster.layout import ClusterStateError, decode_state
 from dlog.cluster.zookeeper_member import ZookeeperConfigError, client_address
 from dlog.errors import LogMetadataError
-from dlog.metadata.properties import LogProperties
 from dlog.shards.creation import _is_later_shard
 from dlog.shards.layout import COUNT_KEY, HASH, HASH_KEY, STATE_KEY, layout_in
 from ledger.catalog.backup_file import _parsed
+from namespace.properties import LogProperties
 from spark_integration.errors import PipelineError, SparkDlogError
 from spark_integration.options import _list, positive
 from spark_integration.pipelines.archives.export import EXPORT, _stored

@@ -56,7 +56,7 @@ from dlog.testing.disk import ProcessDisk
 from dlog.testing.platter import Platter
 from ledger.catalog.paths import Layout
 from ledger.client import LedgerClient, open_ledger_client
-from namespace.errors import NamespaceError
+from ledger.metadata_store.errors import NamespaceError
 from tests.simulation.history import BookieStarted, Crashed
 from tests.simulation.loop import OWNER
 from tests.simulation.metadata import SESSION_TIMEOUT_S, SimStore

@@ -27,11 +27,11 @@ import trio
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import LedgerError
+from ledger.metadata_store.errors import BadVersionError, ConnectionLostError, NamespaceError
+from ledger.metadata_store.store import MetadataStore, SessionState
 from ledger.read.handle import ReadHandle
 from ledger.transport.config import TransportConfig
 from ledger.write.handle import WriteHandle
-from namespace.errors import BadVersionError, ConnectionLostError, NamespaceError
-from namespace.store import MetadataStore, SessionState
 from tests.simulation.bookies import ROOT, describe_error, only_cause
 from tests.simulation.history import Crashed, Ended, EntryRead
 from tests.simulation.loop import OWNER

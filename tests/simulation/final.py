@@ -17,7 +17,7 @@ from ledger.client import LedgerClient, open_ledger_client
 from ledger.digest import EntryCodec
 from ledger.errors import CorruptEntryError, LedgerError
 from ledger.metadata import LedgerMetadata
-from namespace.errors import NamespaceError
+from ledger.metadata_store.errors import NamespaceError
 from tests.simulation.bookies import ROOT
 from tests.simulation.clients import client_config, log_path
 from tests.simulation.history import FinalState, Place, Replica

@@ -2,7 +2,7 @@
 
 Inside: ``HistoricTree``, which keeps every past state of each node; ``SimStore``, the session of one process,
 with delays, lost connections, replies lost after the write was applied, stale reads, late watches.
-Not inside: the times of these faults (``faults``), the contract of a store (``namespace.store``).
+Not inside: the times of these faults (``faults``), the contract of a store (``ledger.metadata_store.store``).
 Always: ZooKeeper's guarantees hold. All writes are in one order; a session never reads an older state than it
 has read or written before; ``sync`` brings it up to date. A read without ``sync`` may be stale.
 
@@ -20,10 +20,18 @@ from typing import Any, TypeVar, cast
 import attrs
 import trio
 
-from namespace.errors import ConnectionLostError, NoNodeError, StoreError
-from namespace.memory import MemorySession, MemoryTree, _Change
-from namespace.sessions.session import Watched, WatchKind
-from namespace.store import ANY_VERSION, Children, MetadataStore, Node, Operation, SessionState, Stat
+from ledger.metadata_store.errors import ConnectionLostError, NoNodeError, StoreError
+from ledger.metadata_store.memory import MemorySession, MemoryTree, _Change
+from ledger.metadata_store.sessions.session import Watched, WatchKind
+from ledger.metadata_store.store import (
+    ANY_VERSION,
+    Children,
+    MetadataStore,
+    Node,
+    Operation,
+    SessionState,
+    Stat,
+)
 from tests.simulation.clockwork import Timeline
 from tests.simulation.network import Network
 from tests.simulation.network import Node as Process

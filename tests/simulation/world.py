@@ -22,9 +22,9 @@ from ledger.catalog.metadata_codec import decode_metadata
 from ledger.catalog.paths import ledger_id_of
 from ledger.errors import LedgerError
 from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.metadata_store.store import Node as StoredNode
 from ledger.read.handle import ReadHandle
 from ledger.write.handle import WriteHandle
-from namespace.store import Node as StoredNode
 from tests.simulation.bookies import ROOT, BookieMachine
 from tests.simulation.checkers import (
     EVEN_IF_EXCUSED,

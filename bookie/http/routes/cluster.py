@@ -20,9 +20,9 @@ from ledger.catalog.service_info import decode_service_info
 from ledger.client import BookieSpace, LedgerClient
 from ledger.errors import BookieError, LedgerError
 from ledger.fragments.registered import read_cookie_owners, read_registered
+from ledger.metadata_store.errors import NoNodeError
 from ledger.replication import current_auditor
-from ledger.tasks.task_errors import for_each
-from namespace.errors import NoNodeError
+from ledger.runtime.tasks.task_errors import for_each
 
 REQUESTS_AT_ONCE = 16
 SANITY_ENTRIES = 10

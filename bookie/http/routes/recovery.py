@@ -32,10 +32,10 @@ from ledger.catalog.replication_nodes import Mark
 from ledger.decommission.bookie_recovery import recover_bookies
 from ledger.decommission.removal import check_not_registered
 from ledger.errors import BookieInUseError, LedgerError
+from ledger.metadata_store.errors import NamespaceError
 from ledger.replication import current_auditor
-from ledger.tasks.failure_domain import first_line, report_contained
-from ledger.tasks.task_errors import first_error
-from namespace.errors import NamespaceError
+from ledger.runtime.tasks.failure_domain import first_line, report_contained
+from ledger.runtime.tasks.task_errors import first_error
 
 MARKS_MAX = 10_000  # in one reply
 DELAY_S_MAX = 2**31 - 1

@@ -13,13 +13,13 @@ import trio
 import dlog
 from dlog.cluster import LocalCluster, open_local_cluster
 from dlog.connect import client_config
-from dlog.metadata.bindings import resolve_binding
-from dlog.metadata.namespace_uri import parse_namespace_uri
 from dlog.settings import load_settings
 from ledger.client import LedgerClient, open_ledger_client
+from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.transport.bookie_security import ENVIRONMENT_VARIABLE, security_of_environment
 from ledger.transport.dial import dial_tcp
-from namespace.zookeeper import open_zookeeper_store
+from namespace.bindings import resolve_binding
+from namespace.namespace_uri import parse_namespace_uri
 
 REPLICAS = 3  # Qw of both levels; an embedded namespace has one
 LEDGERS_ROOT = "/ledgers"  # of a cluster of the benchmark's own

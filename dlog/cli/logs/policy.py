@@ -12,7 +12,7 @@ from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
-from dlog.metadata.policy import Policy, Right, parse_policy, policy_document
+from namespace.policy import Policy, Right, parse_policy, policy_document
 
 
 @click.group("policy", cls=CommandGroup)

@@ -29,7 +29,6 @@ from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import moment_text, print_facts, print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
-from ledger.audit import audited_async
 from ledger.catalog.paths import check_bookie_id
 from ledger.deploy import Deployment
 from ledger.errors import LedgerError
@@ -40,8 +39,9 @@ from ledger.replication import (
     current_auditor,
 )
 from ledger.replication.marks import RegularCheck
-from namespace.events import start_logging
-from namespace.readiness import READY, notify
+from ledger.runtime.audit import audited_async
+from ledger.runtime.events import start_logging
+from ledger.runtime.readiness import READY, notify
 
 _DEFAULTS = ReplicationConfig()
 

@@ -22,13 +22,13 @@ from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
-from ledger.audit import audited_async
 from ledger.catalog.paths import COOKIES, LAYOUT_OF_URI_NAME, Layout
 from ledger.client import BookieSpace
 from ledger.deploy import Deployment
 from ledger.errors import BookieError
-from namespace.errors import NoNodeError
-from namespace.service_uri import parse_metadata_service_uri
+from ledger.metadata_store.errors import NoNodeError
+from ledger.metadata_store.service_uri import parse_metadata_service_uri
+from ledger.runtime.audit import audited_async
 
 WRITABLE, READ_ONLY, AWAY = "writable", "read-only", "away"
 REQUESTS_AT_ONCE = 16

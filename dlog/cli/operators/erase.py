@@ -25,11 +25,11 @@ from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 from dlog.ledgers import UNNAMED
 from dlog.settings import load_settings
-from ledger.audit import audited_async
 from ledger.catalog.paths import LAYOUT, LAYOUT_OF_URI_NAME, Layout, decode_layout
-from namespace.errors import NoNodeError
-from namespace.service_uri import parse_metadata_service_uri
-from namespace.store import MetadataStore
+from ledger.metadata_store.errors import NoNodeError
+from ledger.metadata_store.service_uri import parse_metadata_service_uri
+from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.audit import audited_async
 
 _NO_ID = "none"
 _uri_argument = click.argument("service_uri", metavar="URI")
@@ -38,7 +38,7 @@ _uri_argument = click.argument("service_uri", metavar="URI")
 @asynccontextmanager
 async def open_store(service_uri: str) -> AsyncIterator[MetadataStore]:
     """Open the metadata store of a cluster, which need not have ledgers."""
-    from namespace.zookeeper import open_zookeeper_store
+    from ledger.metadata_store.zookeeper import open_zookeeper_store
 
     where = parse_metadata_service_uri(service_uri)
     found = await trio.to_thread.run_sync(load_settings, UNNAMED)

@@ -38,11 +38,11 @@ from dlog.cli.terminal.output import (
 from dlog.cli.terminal.position import payload_document
 from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
-from ledger.audit import audited_async
 from ledger.client import LedgerClient
 from ledger.deploy import Deployment
 from ledger.errors import LedgerError
 from ledger.metadata import LedgerMetadata
+from ledger.runtime.audit import audited_async
 
 LEDGER_ID = click.IntRange(min=0)
 TEST_ENTRY_BYTES = 100

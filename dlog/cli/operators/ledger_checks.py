@@ -25,13 +25,13 @@ from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import counted, print_json, print_note, print_table
 from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
-from ledger.audit import audited_async
 from ledger.catalog.metadata_codec import decode_metadata, encode_metadata
 from ledger.errors import LedgerError, LedgerExistsError, MetadataFormatError, NoSuchLedgerError
 from ledger.fragments.ledger_check import LedgerCheck, last_entry_of
 from ledger.fragments.registered import read_registered
 from ledger.metadata import LedgerMetadata
-from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
+from ledger.metadata_store.errors import BadVersionError, NodeExistsError, NoNodeError
+from ledger.runtime.audit import audited_async
 
 LEDGER_ID = click.IntRange(min=0)
 _ledger_argument = click.argument("ledger_id", metavar="LEDGER", type=LEDGER_ID)

@@ -26,12 +26,12 @@ from dlog.cli.terminal.output import counted, print_json, print_name, print_note
 from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 from dlog.ledgers import ledgers_uri
-from ledger.audit import audited_async
 from ledger.catalog.backup_file import ClusterBackup, decode_backup, encode_backup
 from ledger.catalog.cluster_backup import read_backup, release_restored, restore_backup
-from namespace.clock import wall_ms
-from namespace.private_files import sync_directory
-from namespace.service_uri import parse_metadata_service_uri
+from ledger.metadata_store.service_uri import parse_metadata_service_uri
+from ledger.runtime.audit import audited_async
+from ledger.runtime.clock import wall_ms
+from ledger.runtime.private_files import sync_directory
 
 PROGRESS_NODES = 10_000
 _service = click.option(

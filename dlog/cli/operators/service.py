@@ -127,9 +127,9 @@ async def open_ledgers(service: Service, *, read_only: bool = False) -> AsyncIte
     """Open the cluster; close it at the end of the block.
 
     Raises:
-        InvalidUriError, namespace.errors.InvalidStoreAddressError: The URI cannot be parsed.
+        InvalidUriError, ledger.metadata_store.errors.InvalidStoreAddressError: The URI cannot be parsed.
         NamespaceNotBoundError: There are no ledgers at this place.
-        namespace.errors.NamespaceError: The metadata store is out of reach.
+        ledger.metadata_store.errors.NamespaceError: The metadata store is out of reach.
     """
     async with open_ledger_deployment(
         service.uri, read_only=read_only, client=service.client_config

@@ -21,7 +21,7 @@ from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import data_directory, json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
-from namespace.secret_file import SecretOf, read_secret
+from ledger.runtime.secret_file import SecretOf, read_secret
 
 if TYPE_CHECKING:
     from dlog.cluster import LocalCluster

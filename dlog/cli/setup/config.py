@@ -18,8 +18,8 @@ from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option, uri_option
 from dlog.cli.terminal.output import counted, print_json, print_note, print_table
-from dlog.metadata.namespace_uri import NamespaceUri, parse_namespace_uri
 from dlog.settings import NONE, SETTINGS, Applies, ClientSettings, Source, load_settings, read_file, shown
+from namespace.namespace_uri import NamespaceUri, parse_namespace_uri
 
 UNNAMED = "distributedlog://localhost/unnamed"  # parsed only
 

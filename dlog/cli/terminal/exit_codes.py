@@ -8,11 +8,11 @@ from __future__ import annotations
 import enum
 
 from bookie import errors as bookie_errors
-from dlog import errors, promotion_errors, rename_errors
+from dlog import errors
 from dlog.shards import errors as shards_errors
 from ledger import errors as ledger_errors
-from ledger.tasks.task_errors import errors_in
-from namespace import errors as namespace_errors
+from ledger.metadata_store import errors as store_errors
+from ledger.runtime.tasks.task_errors import errors_in
 
 
 class ExitCode(enum.IntEnum):
@@ -44,8 +44,8 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (shards_errors.NotShardedError, ExitCode.NOT_FOUND),
     (shards_errors.ShardCountError, ExitCode.EXISTS),
     (errors.LogLockedError, ExitCode.IN_USE),
-    (promotion_errors.PromotionError, ExitCode.IN_USE),
-    (rename_errors.LogRenameError, ExitCode.IN_USE),
+    (errors.PromotionError, ExitCode.IN_USE),
+    (errors.LogRenameError, ExitCode.IN_USE),
     (errors.LogFencedError, ExitCode.IN_USE),
     (errors.AccessDeniedError, ExitCode.DENIED),
     (errors.ReadOnlyError, ExitCode.USAGE),
@@ -58,16 +58,16 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.DecryptionError, ExitCode.DAMAGED),
     (errors.EncryptionKeyError, ExitCode.USAGE),
     # Errors of commands on ledgers and on a bookie's files.
-    (namespace_errors.InvalidStoreAddressError, ExitCode.USAGE),
-    (namespace_errors.AccessDeniedError, ExitCode.DENIED),
-    (namespace_errors.StoreSecurityError, ExitCode.DENIED),
-    (namespace_errors.ReadOnlyStoreError, ExitCode.USAGE),
+    (store_errors.InvalidStoreAddressError, ExitCode.USAGE),
+    (store_errors.AccessDeniedError, ExitCode.DENIED),
+    (store_errors.StoreSecurityError, ExitCode.DENIED),
+    (store_errors.ReadOnlyStoreError, ExitCode.USAGE),
     (ledger_errors.ReadOnlyError, ExitCode.USAGE),
-    (namespace_errors.StoreFormatError, ExitCode.DAMAGED),
-    (namespace_errors.StoreUnreachableError, ExitCode.UNAVAILABLE),
-    (namespace_errors.ConnectionLostError, ExitCode.UNAVAILABLE),
-    (namespace_errors.SessionExpiredError, ExitCode.UNAVAILABLE),
-    (namespace_errors.NodeExistsError, ExitCode.EXISTS),
+    (store_errors.StoreFormatError, ExitCode.DAMAGED),
+    (store_errors.StoreUnreachableError, ExitCode.UNAVAILABLE),
+    (store_errors.ConnectionLostError, ExitCode.UNAVAILABLE),
+    (store_errors.SessionExpiredError, ExitCode.UNAVAILABLE),
+    (store_errors.NodeExistsError, ExitCode.EXISTS),
     (ledger_errors.SecuritySettingsError, ExitCode.USAGE),
     (ledger_errors.TracingError, ExitCode.USAGE),
     (ledger_errors.NoSuchLedgerError, ExitCode.NOT_FOUND),

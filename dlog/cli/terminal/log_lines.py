@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 import attrs
 
-from namespace.events import start_logging
+from ledger.runtime.events import start_logging
 
 REPEAT_S = 60.0
 TEXTS_MAX = 64  # that are remembered

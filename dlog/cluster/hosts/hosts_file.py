@@ -32,8 +32,8 @@ from typing import Any
 
 import attrs
 
-from namespace.errors import InvalidStoreAddressError
-from namespace.service_uri import ServiceUri, parse_metadata_service_uri
+from ledger.metadata_store.errors import InvalidStoreAddressError
+from ledger.metadata_store.service_uri import ServiceUri, parse_metadata_service_uri
 
 LEDGERS_ROOT = "/ledgers"
 DIRECTORY = PurePosixPath("/var/lib/dlog")

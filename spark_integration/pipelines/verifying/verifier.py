@@ -20,7 +20,7 @@ import attrs
 import dlog
 import dlog.blocking
 from dlog import EntryFault, FaultKind, SegmentDescription
-from dlog.segments.segment import TruncationStatus
+from namespace.segments.segment import TruncationStatus
 from spark_integration.errors import PipelineError
 from spark_integration.pipelines.places import Place, place_of
 from spark_integration.pipelines.progress import Progress, Report, ignore_progress

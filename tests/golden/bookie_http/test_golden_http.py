@@ -16,10 +16,10 @@ import trio
 from bookie.http.routes.table import ROUTES
 from ledger.client import open_ledger_client
 from ledger.digest import DigestType
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from ledger.replication.marks import UnderReplicatedLedgers
 from ledger.transport.dial import dial_tcp
 from ledger.wire.messages import AddReply
-from namespace.memory import MemoryTree, open_memory_store
 from tests.unit.bookie.http.test_admin import TOKEN, send_request
 from tests.unit.bookie.test_main import add_one, config_for, running
 

@@ -21,11 +21,11 @@ import trio
 from bookie.cluster.autorecovery import keep_running
 from ledger.catalog.paths import UNDERREPLICATION_LEDGERS, UNDERREPLICATION_LOCKS
 from ledger.client import LedgerClient, open_ledger_client
+from ledger.metadata_store.errors import StoreUnreachableError
+from ledger.metadata_store.sessions.renewing_store import RenewingStore
+from ledger.metadata_store.store import ANY_VERSION, Check, MetadataStore, Operation
 from ledger.replication import AutoRecovery
-from ledger.tasks.background import open_background
-from namespace.errors import StoreUnreachableError
-from namespace.sessions.renewing_store import RenewingStore
-from namespace.store import ANY_VERSION, Check, MetadataStore, Operation
+from ledger.runtime.tasks.background import open_background
 from tests.simulation.bookies import ROOT, BookieMachine
 from tests.simulation.clients import ClientProcess, client_config
 from tests.simulation.metadata import SimStore, T

@@ -25,6 +25,8 @@ from ledger.fragments.fragments import Fragment, ReplaceReplicas
 from ledger.fragments.ledger_check import BadFragment, CheckResult, last_entry_of
 from ledger.fragments.registered import read_registered
 from ledger.metadata import LedgerMetadata
+from ledger.metadata_store.errors import ConnectionLostError, NoNodeError, SessionExpiredError
+from ledger.metadata_store.store import MetadataStore
 from ledger.read.replica_copy import ReplicaCopy
 from ledger.replication import ledger_restorer
 from ledger.replication.auditor import Auditor
@@ -33,8 +35,6 @@ from ledger.replication.election import AuditorElection
 from ledger.replication.fragment_copy import FragmentCopy
 from ledger.replication.ledger_restorer import LedgerRestorer, Outcome
 from ledger.replication.marks import TakenLedger, UnderReplicatedLedgers
-from namespace.errors import ConnectionLostError, NoNodeError, SessionExpiredError
-from namespace.store import MetadataStore
 from tests.simulation import checkers
 from tests.simulation.healing import rules
 from tests.simulation.known_bugs import KnownBug

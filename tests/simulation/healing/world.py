@@ -22,10 +22,10 @@ from ledger.decommission import decommission_bookie
 from ledger.errors import LedgerError
 from ledger.fragments import entry_lists
 from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.memory import MemorySession
+from ledger.metadata_store.store import Node as StoredNode
 from ledger.replication import AutoRecovery
-from namespace.errors import NamespaceError
-from namespace.memory import MemorySession
-from namespace.store import Node as StoredNode
 from tests.simulation.bookies import ROOT, BookieMachine
 from tests.simulation.checkers import FINAL_CHECKERS, replica_names
 from tests.simulation.clients import ClientProcess, client_config

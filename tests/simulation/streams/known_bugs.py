@@ -14,10 +14,6 @@ from unittest.mock import patch
 
 import attrs
 
-from dlog.format.dlsn import DLSN
-from dlog.metadata import cursor_nodes, paths, segment_nodes
-from dlog.metadata.cursor_nodes import Cursor
-from dlog.metadata.log_metadata import LogMetadata
 from dlog.operations.administration import LogAdministration
 from dlog.promotion import nodes as promotion_nodes
 from dlog.promotion import promoter, steps
@@ -28,16 +24,20 @@ from dlog.read import entries, read_only_log
 from dlog.read.read_ahead import ReadAhead, _Fetched
 from dlog.repair import healing
 from dlog.repair.log_reading import LogPlace
-from dlog.segments import truncation
-from dlog.segments.segment import LogSegment
 from dlog.testing.history import Rule
 from dlog.write import segment_lifecycle, space
 from dlog.write.log_writer import LogWriter
 from dlog.write.segment_roller import SegmentRoller
 from ledger.metadata import LedgerMetadata
+from ledger.metadata_store.store import ANY_VERSION, MetadataStore
 from ledger.replication_asked import AskedReplication
 from ledger.write.handle import WriteHandle
-from namespace.store import ANY_VERSION, MetadataStore
+from namespace import cursor_nodes, paths, segment_nodes
+from namespace.cursor_nodes import Cursor
+from namespace.dlsn import DLSN
+from namespace.log_metadata import LogMetadata
+from namespace.segments import truncation
+from namespace.segments.segment import LogSegment
 from tests.simulation.faults import KINDS
 from tests.simulation.known_bugs import KnownBug
 from tests.simulation.streams import promotion, rules

@@ -16,11 +16,11 @@ from dlog.errors import CorruptLogError, DLogError, LogMetadataError
 from dlog.namespace_handle import Namespace
 from dlog.testing.history import LogHistory
 from ledger.client import LedgerClient
-from ledger.tasks.background import open_background
+from ledger.metadata_store.errors import StoreUnreachableError
+from ledger.metadata_store.sessions.renewing_store import RenewingStore
+from ledger.metadata_store.store import MetadataStore, SessionState
+from ledger.runtime.tasks.background import open_background
 from ledger.write.handle import WriteHandle
-from namespace.errors import StoreUnreachableError
-from namespace.sessions.renewing_store import RenewingStore
-from namespace.store import MetadataStore, SessionState
 from tests.simulation.clients import ClientProcess, OperationEndedError
 from tests.simulation.history import Submitted
 from tests.simulation.network import Node

@@ -20,13 +20,13 @@ from unittest.mock import patch
 import attrs
 import trio
 
-from dlog.metadata import paths
-from dlog.metadata.log_metadata import LAYOUT_VERSION
 from dlog.namespace_handle import Namespace
 from dlog.promotion import promoter
 from dlog.promotion.record import SourcePhase, SourceRecord, decode_source
-from dlog.segments.segment import LogSegment, TruncationStatus, decode_segment, is_segment_name
-from namespace.store import Node as StoredNode
+from ledger.metadata_store.store import Node as StoredNode
+from namespace import paths
+from namespace.log_metadata import LAYOUT_VERSION
+from namespace.segments.segment import LogSegment, TruncationStatus, decode_segment, is_segment_name
 from tests.simulation.streams.process import SOURCE, STREAMS, TARGET_URI, StreamProcess
 
 if TYPE_CHECKING:

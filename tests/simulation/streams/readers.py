@@ -11,12 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dlog.errors import DLogError, LogTruncatedError
-from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
 from dlog.namespace_handle import Namespace
 from dlog.read.log_reader import LogReader
 from dlog.read.positioning import EARLIEST, LATEST, Start
 from dlog.testing.history import LogHistory, ReaderHistory, Rule
+from namespace.dlsn import DLSN
 from tests.simulation.clients import OperationEndedError
 from tests.simulation.streams.process import StreamProcess
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dlog.format.dlsn import DLSN
+from namespace.dlsn import DLSN
 
 if TYPE_CHECKING:
     from tests.simulation.streams.process import StreamProcess

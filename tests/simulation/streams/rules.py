@@ -14,10 +14,10 @@ from typing import Protocol
 import attrs
 
 from dlog.errors import RecordOutcome
-from dlog.format.dlsn import DLSN
-from dlog.segments.segment import LogSegment, TruncationStatus
 from dlog.testing.history import Submission
 from ledger.metadata import LedgerMetadata
+from namespace.dlsn import DLSN
+from namespace.segments.segment import LogSegment, TruncationStatus
 
 
 @attrs.define(eq=False)

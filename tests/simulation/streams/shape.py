@@ -9,7 +9,7 @@ import attrs
 
 from dlog.config import NamespaceConfig, ReaderConfig, WriterConfig
 from dlog.format.record import PAYLOAD_BYTES_MAX
-from dlog.segments.retention import Retention
+from namespace.segments.retention import Retention
 from tests.simulation.shape import Shape
 from tests.simulation.streams.large import RECORD_BYTES_MAX
 

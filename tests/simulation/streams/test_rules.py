@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import attrs
 
 from dlog.errors import RecordOutcome
-from dlog.format.dlsn import DLSN
-from dlog.metadata.log_metadata import LAYOUT_VERSION
 from dlog.promotion.record import SourcePhase, SourceRecord
-from dlog.segments.segment import LogSegment
 from dlog.testing.history import Submission
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
+from namespace.dlsn import DLSN
+from namespace.log_metadata import LAYOUT_VERSION
+from namespace.segments.segment import LogSegment
 from tests.simulation.streams.promotion import (
     a_copy_is_kept_once_it_takes_records,
     an_original_is_kept_until_the_target_takes_records,

@@ -18,15 +18,15 @@ import attrs
 import trio
 
 from dlog.errors import CorruptLogError, DLogError, LogMetadataError, LogNotFoundError, RecordOutcome
-from dlog.format.dlsn import DLSN
-from dlog.metadata import paths
 from dlog.namespace_handle import Namespace
 from dlog.read.positioning import EARLIEST
-from dlog.segments.segment import LogSegment, TruncationStatus, decode_segment, is_segment_name
 from dlog.testing.history import History, LogHistory
 from ledger.catalog.paths import ledger_id_of
 from ledger.client import open_ledger_client
-from namespace.store import Node as StoredNode
+from ledger.metadata_store.store import Node as StoredNode
+from namespace import paths
+from namespace.dlsn import DLSN
+from namespace.segments.segment import LogSegment, TruncationStatus, decode_segment, is_segment_name
 from tests.simulation.bookies import ROOT
 from tests.simulation.clients import ClientProcess, client_config
 from tests.simulation.shape import Shape

@@ -23,10 +23,10 @@ from dlog.errors import (
     WriteError,
     WriterClosedError,
 )
-from dlog.format.dlsn import DLSN
 from dlog.namespace_handle import Namespace
 from dlog.testing.recording import WriterRecorder
 from dlog.write.log_writer import LogWriter
+from namespace.dlsn import DLSN
 from tests.simulation.clients import OperationEndedError
 from tests.simulation.streams.large import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, padding_bytes
 from tests.simulation.streams.process import StreamProcess

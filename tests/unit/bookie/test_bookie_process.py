@@ -16,9 +16,9 @@ import trio
 from dlog.cluster.zookeeper_process import start_zookeeper, stop_zookeeper
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec, master_key
+from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.wire import v2
 from ledger.wire.messages import AddReply, AddRequest, ReadReply, ReadRequest, Reply, Request
-from namespace.zookeeper import open_zookeeper_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 

@@ -28,8 +28,8 @@ from bookie.server.server import Server
 from ledger.catalog.paths import Layout
 from ledger.deploy.garbage import EmbeddedGarbage
 from ledger.errors import LedgerError
-from ledger.tasks.failure_domain import contained_failures
-from namespace.store import SessionState
+from ledger.metadata_store.store import SessionState
+from ledger.runtime.tasks.failure_domain import contained_failures
 from tests.fakes.service_by_hand import HandDisk
 
 FAULTS = [KeyError("a fault"), MemoryError(), RecursionError(), ExceptionGroup("two", [ValueError("one")])]

@@ -19,7 +19,7 @@ from bookie.disk.reserve import Reserve
 from bookie.disk_watch import DiskWatch
 from bookie.errors import DirectoryError, SpaceAgainError, StateError
 from bookie.requests.rights import Rights
-from namespace.errors import StoreUnreachableError
+from ledger.metadata_store.errors import StoreUnreachableError
 
 T = TypeVar("T")
 CONFIG = FullnessConfig(full=0.9, warn=0.8, low=0.7, high_priority_bytes_min=8, index_file_bytes_min=0)

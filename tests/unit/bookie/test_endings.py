@@ -9,7 +9,7 @@ import pytest
 from bookie.endings import ENDINGS, ExitCode, ending_of, exit_code_of
 from bookie.errors import DirectoryInUseError, JournalCorruptError
 from bookie.main import run_bookie
-from namespace.errors import SessionExpiredError
+from ledger.metadata_store.errors import SessionExpiredError
 from tests.places import ROOT
 
 ROW = re.compile(r"^\| `(\w+)` \| (\d) \| (at any time|before it serves) \| (.+) \|$", re.MULTILINE)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.latency import WINDOW_S, Latency
-from ledger.statistics.histogram import QUANTILES
+from ledger.runtime.statistics.histogram import QUANTILES
 
 
 @given(st.lists(st.floats(min_value=1e-5, max_value=1000), min_size=1, max_size=50))

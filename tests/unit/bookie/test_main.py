@@ -40,11 +40,11 @@ from ledger.catalog.service_info import decode_service_info
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.metadata import Ensemble, LedgerMetadata
+from ledger.metadata_store.errors import StoreUnreachableError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.store import Stat
 from ledger.wire import v2
 from ledger.wire.messages import AddReply, AddRequest
-from namespace.errors import StoreUnreachableError
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
-from namespace.store import Stat
 from tests.fakes.small_disk import SmallDisk
 
 NAME_OF = "127.0.0.1:{}".format

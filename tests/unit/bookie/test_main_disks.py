@@ -15,9 +15,9 @@ from bookie.identity.address import Machine
 from bookie.main import run_bookie
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec, master_key
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from ledger.wire import v2
 from ledger.wire.messages import AddReply, AddRequest, IncomingReply, ReadReply, ReadRequest
-from namespace.memory import MemoryTree, open_memory_store
 
 ENTRIES = EntryCodec(DigestType.CRC32C, b"")
 MACHINE = Machine(lambda name: "127.0.0.1", lambda: "localhost", lambda host: "127.0.0.1")

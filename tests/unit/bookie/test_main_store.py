@@ -15,9 +15,9 @@ from bookie.cluster import startup_check
 from bookie.main import run_bookie
 from ledger.catalog import connection_retry
 from ledger.codes import Code
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 from ledger.wire.messages import AddReply
-from namespace.errors import ConnectionLostError
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 from tests.unit.bookie.test_main import MACHINE, add_one, config_for
 
 CALLS = ("exists", "get", "create", "put", "sync")

@@ -21,6 +21,7 @@ from ledger.codes import Code
 from ledger.config import ClientConfig
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.errors import AccessDeniedError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 from ledger.policy import UNMARKED, Policy, Right, Rule, encode_policy
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import Address, dial_tcp
@@ -34,7 +35,6 @@ from ledger.wire.messages import (
     Request,
     WriteLacRequest,
 )
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 from tests.unit.bookie.test_main import MACHINE, config_for, running
 
 NS = "/messaging/shop"

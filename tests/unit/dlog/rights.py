@@ -12,9 +12,9 @@ from typing import Any
 import attrs
 
 import dlog
-from dlog.access_control.entries import Denial
 from dlog.bulk import BatchPlan, DetachedSegment
-from dlog.metadata.policy import Policy, Right
+from namespace.access_control.entries import Denial
+from namespace.policy import Policy, Right
 
 START = dlog.DLSN(1, 0, 0)
 

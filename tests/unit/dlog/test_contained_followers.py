@@ -20,8 +20,8 @@ from dlog.write.full_ensemble import FullEnsembleWatch
 from dlog.write.segment_roller import SegmentRoller
 from dlog.write.segment_sender import SegmentSender
 from dlog.write.space import Purger
-from ledger.tasks.failure_domain import contained_failures
-from namespace.lock import DistributedLock
+from ledger.metadata_store.lock import DistributedLock
+from ledger.runtime.tasks.failure_domain import contained_failures
 
 
 class UnforeseenError(Exception):

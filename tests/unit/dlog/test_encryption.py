@@ -24,7 +24,7 @@ from dlog.encryption import (
     load_key_provider,
 )
 from dlog.read.log_reader import open_log_reader
-from namespace.errors import ConnectionLostError
+from ledger.metadata_store.errors import ConnectionLostError
 from tests.fakes.dict_bookies import open_cluster
 from tests.fakes.dict_namespace import CONFIG, open_on, read_all, write_segments
 from tests.fakes.log_by_hand import entries_of, open_log

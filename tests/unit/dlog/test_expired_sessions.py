@@ -12,15 +12,15 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 import dlog
-from dlog.metadata.policy import Policy, Right, Rule
 from dlog.namespace_handle import Namespace
 from dlog.retry_policy import is_store_away
 from ledger.catalog.catalog import StoredLedger
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.handle import WriteHandle
-from namespace.errors import ConnectionLostError, StoreDiskError
-from namespace.sessions.renewing_store import RenewingStore
-from namespace.store import SessionState
+from ledger.metadata_store.errors import ConnectionLostError, StoreDiskError
+from ledger.metadata_store.sessions.renewing_store import RenewingStore
+from ledger.metadata_store.store import SessionState
+from namespace.policy import Policy, Right, Rule
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.sessions_by_hand import Sessions
 

@@ -15,10 +15,10 @@ from dlog.cluster.zookeeper_process import open_zookeeper_process, start_zookeep
 from dlog.namespace_handle import Namespace
 from ledger.client import open_ledger_client
 from ledger.deploy.cluster_store import open_cluster_store
-from namespace.memory import MemoryTree
-from namespace.store import MetadataStore, SessionState
-from namespace.zookeeper import open_zookeeper_store
-from namespace.zookeeper_security import NO_SECURITY
+from ledger.metadata_store.memory import MemoryTree
+from ledger.metadata_store.store import MetadataStore, SessionState
+from ledger.metadata_store.zookeeper import open_zookeeper_store
+from ledger.metadata_store.zookeeper_security import NO_SECURITY
 from tests.fakes.dict_bookies import DictCluster
 from tests.fakes.silenceable_proxy import proxy_to
 

@@ -16,7 +16,6 @@ import dlog
 import dlog.blocking
 from dlog.cli.main import main
 from dlog.format.compression import Compression
-from dlog.format.dlsn import DLSN
 from dlog.format.envelope import open_envelope, seal_envelope
 from dlog.format.hash_chain import (
     CHAIN_RECORD_BYTES,
@@ -28,10 +27,11 @@ from dlog.format.hash_chain import (
 )
 from dlog.format.record import decode_records, encode_records
 from dlog.read.verifier import LogVerification, verify_log
-from dlog.segments.segment import TruncationStatus
 from dlog.write.batcher import Batch
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.segment_writer import SegmentWriter
+from namespace.dlsn import DLSN
+from namespace.segments.segment import TruncationStatus
 from tests.fakes.log_by_hand import LOG, Log, open_log
 
 CHAINED = dlog.WriterConfig(hash_chain=True)

@@ -11,7 +11,7 @@ import dlog
 import dlog.ledgers
 from dlog.errors import ConfigError, NamespaceNotBoundError
 from ledger.errors import ClusterNotFoundError
-from namespace.errors import InvalidStoreAddressError
+from ledger.metadata_store.errors import InvalidStoreAddressError
 
 CLUSTER = "zk+hierarchical://zk1:2181/ledgers"
 

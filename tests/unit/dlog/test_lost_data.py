@@ -13,7 +13,7 @@ import dlog
 import dlog.aio
 import dlog.blocking
 from dlog.cli.main import main
-from dlog.metadata import paths
+from namespace import paths
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ import trio
 
 import dlog
 from dlog import connect
-from namespace.held_directories import CHECK_S
+from ledger.runtime.held_directories import CHECK_S
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

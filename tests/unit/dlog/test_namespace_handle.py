@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 import dlog
-from dlog.metadata.logs import create_log, open_log
-from dlog.metadata.segment_nodes import delete_segment, list_segments, start_segment
 from dlog.namespace_handle import Namespace
-from dlog.segments.segment import LogSegment
 from ledger.catalog.catalog import StoredLedger
 from ledger.metadata import Ensemble, LedgerMetadata
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
+from namespace.logs import create_log, open_log
+from namespace.segment_nodes import delete_segment, list_segments, start_segment
+from namespace.segments.segment import LogSegment
 
 NS = "/ns"
 

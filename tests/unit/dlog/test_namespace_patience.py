@@ -11,13 +11,13 @@ import trio
 from trio.testing import MockClock
 
 import dlog
-from dlog.metadata import paths
-from dlog.metadata.policy import Policy, Right, Rule
 from dlog.namespace_handle import Namespace
 from ledger.client import LedgerClient, open_ledger_client
-from namespace.errors import ConnectionLostError
-from namespace.memory import MemoryStore, MemoryTree
-from namespace.store import Operation, Stat
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree
+from ledger.metadata_store.store import Operation, Stat
+from namespace import paths
+from namespace.policy import Policy, Right, Rule
 from tests.fakes.dict_bookies import open_cluster
 
 CONFIG = dlog.NamespaceConfig(writer=dlog.WriterConfig(purge=False)).for_scheme("distributedlog")

@@ -14,9 +14,9 @@ import dlog.aio
 import dlog.blocking
 from dlog import statistics_names as names
 from dlog.connect import EMBEDDED_NAMESPACE_PATH
-from dlog.metadata import paths
 from dlog.write.log_writer import LogWriter
-from ledger.statistics import names as ledgers
+from ledger.runtime.statistics import names as ledgers
+from namespace import paths
 
 MEASURED = {"statistics": True}
 

@@ -383,7 +383,7 @@ async def test_a_directory_that_cannot_be_written_names_the_way_to_read_it(
     async with dlog.open_namespace(f"file://{tmp_path}"):
         pass
     if where == "metadata":
-        monkeypatch.setattr("namespace.sqlite_store.store.SqliteTree", refuse)
+        monkeypatch.setattr("ledger.metadata_store.sqlite_store.store.SqliteTree", refuse)
     else:
         monkeypatch.setattr(host, "open_bookie", refuse)
     with pytest.raises(dlog.EmbeddedStoreError, match=r"read_only=True, or --read-only"):

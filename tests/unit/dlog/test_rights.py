@@ -21,13 +21,13 @@ import dlog.aio
 import dlog.blocking
 from dlog.bulk import DetachedSegmentWriter
 from dlog.groups import GroupMember, join_group
-from dlog.metadata.policy import Policy, Right, Rule
 from dlog.namespace_handle import Namespace
 from dlog.shards import ShardedReader, ShardedWriter
 from dlog.testing import open_world
 from dlog.testing.world import World
 from dlog.wal import WriteAheadLog, open_wal_in
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
+from namespace.policy import Policy, Right, Rule
 from tests.places import ROOT
 from tests.unit.dlog.rights import CALLS, Call, Place
 

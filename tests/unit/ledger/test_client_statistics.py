@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from ledger.config import ClientConfig
 from ledger.errors import BookieError
-from ledger.statistics import names
+from ledger.runtime.statistics import names
 from ledger.transport.config import TransportConfig
 from ledger.write.handle import WriteHandle
 from tests.fakes.dict_bookies import DictCluster

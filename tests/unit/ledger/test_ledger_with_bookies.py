@@ -18,10 +18,10 @@ from ledger.catalog.paths import available_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import LedgerClosedError, LedgerFencedError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 from ledger.transport.dial import Address
 from ledger.transport.pipe import PipeStream, stream_pair
 from ledger.transport.transport import TransportConfig
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 
 
 class RealCluster:

@@ -14,7 +14,7 @@ import dlog
 import dlog.blocking
 from dlog import shards
 from dlog.encryption import KeyFile
-from namespace.errors import StoreReplacedError
+from ledger.metadata_store.errors import StoreReplacedError
 from spark_integration import client
 from spark_integration.batch import DlogBatchReader
 from spark_integration.client import NamedLog, NamedStreams, namespace

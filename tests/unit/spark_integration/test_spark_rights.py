@@ -14,8 +14,8 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 import dlog
 import dlog.blocking
-from dlog.metadata.policy import Policy, Right, Rule
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
+from namespace.policy import Policy, Right, Rule
 from spark_integration.offsets import Position, to_offset
 from spark_integration.sink.options import parse_sink_options
 from spark_integration.sink.parts import Part, write_part

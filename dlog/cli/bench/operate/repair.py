@@ -29,10 +29,10 @@ from ledger.catalog.availability import Availability
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.fragments.entry_lists import EntryLists
+from ledger.metadata_store.store import MetadataStore
+from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.replication import current_auditor
 from ledger.transport.dial import dial_tcp
-from namespace.store import MetadataStore
-from namespace.zookeeper import open_zookeeper_store
 
 REPLICAS = 3
 ELECTED_S = 60.0

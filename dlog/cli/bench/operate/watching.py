@@ -16,8 +16,8 @@ from dlog.cli.bench.operate.load import Load
 from dlog.cluster.layout import LEDGERS_ROOT
 from ledger.client import LedgerClient
 from ledger.fragments.registered import read_registered
+from ledger.metadata_store.store import MetadataStore
 from ledger.replication import UnderReplicatedLedgers
-from namespace.store import MetadataStore
 
 POLL_S = 0.05  # between two looks
 

@@ -21,7 +21,7 @@ import click
 
 from dlog.cli.terminal.exit_codes import ExitCode
 from ledger.auth.tls import client_context
-from namespace.secret_file import SecretFileError, SecretOf, load_secret
+from ledger.runtime.secret_file import SecretFileError, SecretOf, load_secret
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)

@@ -31,7 +31,7 @@ from dlog.cli.terminal.log_lines import print_warnings
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note, progress_bar
 from dlog.cli.terminal.questions import confirm
-from ledger.audit import audited
+from ledger.runtime.audit import audited
 
 CONFIG = click.Path(dir_okay=False, path_type=Path)
 

@@ -26,12 +26,12 @@ from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json, print_note
 from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
-from ledger.audit import audited_async
 from ledger.catalog.paths import INSTANCE_ID, check_bookie_id, cookie_path
 from ledger.decommission import remove_cookie
 from ledger.decommission.removal import check_not_registered
 from ledger.errors import BookieInUseError, LedgerError
-from namespace.errors import BadVersionError, NoNodeError
+from ledger.metadata_store.errors import BadVersionError, NoNodeError
+from ledger.runtime.audit import audited_async
 
 COOKIE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _yes_option = click.option("--yes", is_flag=True, help="Do not ask.")

@@ -23,13 +23,13 @@ from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import counted, print_json, print_note
 from dlog.cli.terminal.signals import run
-from ledger.audit import audited_async
 from ledger.catalog.paths import check_bookie_id
 from ledger.decommission import drain_bookie
 from ledger.decommission.bookie_recovery import recover_bookies
 from ledger.decommission.drain import OpenEnd
 from ledger.errors import LedgerError
 from ledger.replication import ReplicationConfig
+from ledger.runtime.audit import audited_async
 
 
 @click.command("drain")

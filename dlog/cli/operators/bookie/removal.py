@@ -23,7 +23,6 @@ from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
-from ledger.audit import audited_async
 from ledger.catalog.paths import check_bookie_id
 from ledger.decommission import Evacuated, Removed, decommission_bookie, planned_evacuations
 from ledger.decommission.bookie_recovery import recover_bookies
@@ -31,6 +30,7 @@ from ledger.decommission.removal import RemovalProgress
 from ledger.errors import LedgerError
 from ledger.replication import ReplicationConfig
 from ledger.replication.ledger_restorer import RestorerStats
+from ledger.runtime.audit import audited_async
 
 
 @click.command("recover")

@@ -17,9 +17,9 @@ from bookie.config.bookie_config import load_config
 from ledger.catalog.paths import UNDERREPLICATION_LAYOUT, available_path, cookie_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.errors import LedgerError
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from ledger.replication import UnderReplicatedLedgers, current_auditor
 from ledger.transport.dial import dial_tcp
-from namespace.memory import MemoryTree, open_memory_store
 from tests.fakes.replication_world import until
 from tests.unit.bookie.test_main import NAME_OF, add_one, config_for, running
 

@@ -29,8 +29,8 @@ from bookie.errors import MetadataLostError
 from bookie.ledger_metadata.live_ledgers import ClusterChangedError
 from ledger.catalog.ledger_ids import LedgerIds
 from ledger.catalog.paths import INSTANCE_ID, Layout, ledger_path
-from namespace.errors import ConnectionLostError
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 
 ROOT, LAYOUT = "/ledgers", Layout.HIERARCHICAL
 

@@ -9,8 +9,8 @@ from bookie.cluster.cluster_root import create_cluster, prepare_cluster_root
 from bookie.errors import BookieConfigError, ClusterInUseError
 from bookie.identity.cookie_check import read_instance_id
 from ledger.catalog.paths import Layout, available_path, cookie_path, ledger_path, readonly_path
-from namespace.errors import ConnectionLostError
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 
 ID, NEW_ID = "6f1cbd0e-6a0e-4f6a-9a4e-2f7f6c4b7c55", "7f1cbd0e-6a0e-4f6a-9a4e-2f7f6c4b7c56"
 ROOT = "/ledgers"

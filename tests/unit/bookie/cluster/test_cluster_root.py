@@ -8,8 +8,8 @@ from bookie.cluster.cluster_root import create_cluster, prepare_cluster_root
 from bookie.errors import BookieConfigError
 from bookie.identity.cookie_check import read_instance_id
 from ledger.catalog.paths import Layout
-from namespace.errors import NodeExistsError
-from namespace.memory import MemoryTree, open_memory_store
+from ledger.metadata_store.errors import NodeExistsError
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
 
 ID = "6f1cbd0e-6a0e-4f6a-9a4e-2f7f6c4b7c55"
 

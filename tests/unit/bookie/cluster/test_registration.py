@@ -11,8 +11,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bookie.cluster.registration import Registration
 from bookie.errors import RegistrationError
-from namespace.errors import StoreUnreachableError
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.errors import StoreUnreachableError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 
 WRITABLE = "/ledgers/available/b:1"
 READONLY = "/ledgers/available/readonly/b:1"

@@ -17,9 +17,9 @@ from bookie.storage.opening import open_storage
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import cookie_path
 from ledger.metadata import Ensemble, LedgerMetadata
-from namespace.errors import ConnectionLostError, SessionExpiredError
-from namespace.memory import MemoryStore
-from namespace.store import Node, Stat
+from ledger.metadata_store.errors import ConnectionLostError, SessionExpiredError
+from ledger.metadata_store.memory import MemoryStore
+from ledger.metadata_store.store import Node, Stat
 from tests.fakes.bookies_by_hand import LAYOUT, ROOT, Bookies, open_bookies
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from bookie.disk.real_disk import RealDisk
 from bookie.errors import StorageFailedError
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
-from namespace.held_directories import CHECK_S, DirectoryLostError
+from ledger.runtime.held_directories import CHECK_S, DirectoryLostError
 
 
 def test_paths_below_a_held_directory_lead_into_it_and_take_no_name_away(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from bookie.disk.fullness import Fullness
 from bookie.errors import FormatError, StorageFailedError
 from bookie.gc.collector import GarbageCollector, GcConfig, GcRoundResult, dead_ledgers
 from bookie.gc.compaction_rules import CompactionConfig, CompactionLevel
-from namespace.errors import ConnectionLostError
+from ledger.metadata_store.errors import ConnectionLostError
 
 
 class Logs:

@@ -15,7 +15,7 @@ from bookie.gc.tombstones import KEEP_MS, Tombstones, TombstonesFile
 from bookie.ledger_metadata.live_ledgers import ServedLedgers, load_tombstones
 from bookie.main import open_bookie
 from bookie.storage.config import StorageConfig
-from namespace.clock import wall_ms
+from ledger.runtime.clock import wall_ms
 
 
 async def test_a_tombstone_is_kept_for_a_week(tmp_path: Path) -> None:

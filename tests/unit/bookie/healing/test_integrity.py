@@ -18,8 +18,8 @@ from ledger.client import LedgerClient
 from ledger.digest import EntryCodec
 from ledger.errors import LedgerError, LedgerRecoveryError
 from ledger.metadata import Ensemble, LedgerMetadata
+from ledger.metadata_store.memory import MemoryStore
 from ledger.quorum import write_set
-from namespace.memory import MemoryStore
 from tests.fakes.bookies_by_hand import LAYOUT, ROOT, Bookies, open_bookies
 from tests.strategies import quorum_sizes
 

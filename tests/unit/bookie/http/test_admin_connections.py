@@ -14,7 +14,7 @@ import trio
 from bookie.disk import descriptor_limit
 from bookie.disk.descriptor_limit import ADMIN_CONNECTIONS_MAX
 from bookie.http.connections import AdminConnections
-from ledger.tasks.failure_domain import contained_failures
+from ledger.runtime.tasks.failure_domain import contained_failures
 from tests.unit.bookie.http.test_admin import send_request, serving
 
 WAIT_S = 60.0

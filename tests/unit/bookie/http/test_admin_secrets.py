@@ -19,7 +19,7 @@ from bookie.http import guard as admin_guard
 from bookie.http import serve_admin
 from bookie.http.secrets import Token, read_tokens
 from dlog.cli.operators.bookie.gc import gc as gc_command
-from ledger.audit import FILE_VARIABLE
+from ledger.runtime.audit import FILE_VARIABLE
 from tests.fakes.certificates import make_authority
 from tests.unit.bookie.http.test_admin import AUTHORIZED, HOST, TOKEN, send_request, serving
 from tests.unit.bookie.http.test_admin_tls import status

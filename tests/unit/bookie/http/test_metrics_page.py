@@ -21,7 +21,7 @@ from ledger.codes import Code
 from ledger.fragments.placement_check import PlacementFindings
 from ledger.fragments.replicas_check import ReplicaFindings
 from ledger.replication import AutoRecoveryStats
-from ledger.tasks.failure_domain import failure_domain
+from ledger.runtime.tasks.failure_domain import failure_domain
 from ledger.wire.messages import BatchReadReply, BatchReadRequest, ReadReply, ReadRequest
 from tests.places import ROOT
 from tests.unit.bookie.http.test_admin import serving

@@ -23,7 +23,7 @@ from bookie.http.messages import (
 from bookie.http.router import Route, Router, get
 from bookie.http.routes.table import ROUTES
 from ledger.errors import NoSuchLedgerError
-from namespace.errors import ConnectionLostError
+from ledger.metadata_store.errors import ConnectionLostError
 
 NOTHING: Any = None
 

@@ -24,9 +24,9 @@ from ledger.catalog.paths import Layout, cookie_path
 from ledger.client import BookieSpace
 from ledger.config import ClientConfig
 from ledger.metadata import Ensemble, LedgerMetadata
+from ledger.metadata_store.memory import open_memory_store
 from ledger.read.handle import ReadHandle
 from ledger.replication.marks import UnderReplicatedLedgers
-from namespace.memory import open_memory_store
 from tests.fakes.replication_world import PAYLOADS, ReplicationWorld, open_world
 
 

@@ -18,7 +18,7 @@ from bookie.identity.cookie_check import (
     read_instance_id,
     write_version_files,
 )
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 
 ROOT = "/ledgers"
 NODE = f"{ROOT}/cookies/b:1"

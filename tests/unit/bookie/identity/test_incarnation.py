@@ -20,9 +20,9 @@ from bookie.identity.incarnation import (
     encode_incarnation,
     incarnation_mismatch,
 )
-from namespace.errors import ConnectionLostError
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
-from namespace.store import Stat
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.store import Stat
 
 PATH = "/cookies/b"
 DATA = b"the cookie"

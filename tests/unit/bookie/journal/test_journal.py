@@ -24,7 +24,7 @@ from bookie.journal.group_commit import OnDurable, WriteBatch, take_group
 from bookie.journal.journal import Journal, OnCommitted, open_journal
 from bookie.journal.last_synced import read_last_synced
 from bookie.journal.replay import read_journal
-from namespace.loop_calls import CALLS_FIRST, STALL_S
+from ledger.runtime.loop_calls import CALLS_FIRST, STALL_S
 
 SMALL = JournalConfig(file_bytes_max=64 << 10, preallocate_bytes=16 << 10, group_bytes_max=8 << 10)
 

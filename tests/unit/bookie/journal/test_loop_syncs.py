@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bookie.journal.loop_syncs import LONE_BYTES_MAX, LoopSyncs
-from namespace.loop_calls import CALLS_FIRST, CALLS_PER_MS
+from ledger.runtime.loop_calls import CALLS_FIRST, CALLS_PER_MS
 
 
 def trusted() -> LoopSyncs:

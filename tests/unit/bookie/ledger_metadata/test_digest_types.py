@@ -13,8 +13,8 @@ from ledger.catalog.metadata_codec import encode_metadata
 from ledger.catalog.paths import Layout, ledger_path
 from ledger.digest import DigestType
 from ledger.metadata import Ensemble, LedgerMetadata
-from namespace.memory import MemoryTree, open_memory_store
-from namespace.store import MetadataStore
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
+from ledger.metadata_store.store import MetadataStore
 
 METADATA = LedgerMetadata(
     ensemble_size=1, write_quorum=1, ack_quorum=1, password=b"", ensembles=(Ensemble(0, ("b:1",)),)

@@ -10,7 +10,7 @@ import pytest
 from bookie.identity.cookie_check import read_instance_id
 from bookie.ledger_metadata.live_ledgers import ClusterChangedError, LiveLedgers, node_of
 from ledger.catalog.paths import Layout, ledger_path
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 
 LIMITED = [Layout.FLAT, Layout.LEGACY_HIERARCHICAL]
 HUGE = 10**10

@@ -26,10 +26,10 @@ from bookie.requests.permissions import NO_SUCH_LEDGER, OUT_OF_REACH, Access, De
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout, ledger_path
 from ledger.metadata import Ensemble, LedgerMetadata
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.store import MetadataStore
 from ledger.policy import LOG_KEY, NAMESPACE_KEY, UNMARKED, LogMark, Policy, Right, Rule, encode_policy
-from namespace.errors import ConnectionLostError
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
-from namespace.store import MetadataStore
 
 ROOT = Rule("root", "*", frozenset({Right.ADMIN}))
 SHOP = Policy(

@@ -14,9 +14,9 @@ from bookie.ledger_metadata.new_ledger_check import BATCH_MAX, INTERVAL_S, NewLe
 from bookie.requests.new_ledgers import NewLedgers, NewLedgersConfig
 from ledger.catalog.paths import Layout, ledger_path
 from ledger.errors import LedgerMetadataError
-from ledger.tasks.failure_domain import contained_failures
-from namespace.errors import ConnectionLostError
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.runtime.tasks.failure_domain import contained_failures
 
 GRACE_S = 60.0
 

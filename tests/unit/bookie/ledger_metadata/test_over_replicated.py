@@ -10,9 +10,9 @@ from bookie.ledger_metadata.over_replicated import OverReplicated, is_over_repli
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout, underreplicated_lock_path
 from ledger.metadata import Ensemble, LedgerMetadata
-from namespace.errors import ConnectionLostError
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
-from namespace.store import Node
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.store import Node
 
 ROOT, LAYOUT, ME = "/ledgers", Layout.HIERARCHICAL, "me:3181"
 

@@ -13,7 +13,7 @@ from bookie.errors import ListenError
 from bookie.requests.service import BookieService
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
-from ledger.tasks.failure_domain import contained_failures
+from ledger.runtime.tasks.failure_domain import contained_failures
 from ledger.wire import v2
 from ledger.wire.messages import ReadRequest
 from tests.fakes.service_by_hand import HandDisk

@@ -20,7 +20,7 @@ from bookie.storage.config import StorageConfig
 from bookie.storage.write_cache import WriteCache
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec, master_key
-from ledger.tasks.failure_domain import contained_failures
+from ledger.runtime.tasks.failure_domain import contained_failures
 from ledger.wire.messages import AddReply, AddRequest, ReadReply, ReadRequest, Reply
 from tests.unit.bookie.server.gated_bookie import Peer
 

@@ -34,9 +34,9 @@ from ledger.catalog.paths import available_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import AccessDeniedError, BookieSecurityError, ClientRefusedError, LedgerReadError
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
-from namespace.memory import MemoryTree, open_memory_store
 from tests.fakes.certificates import EXPIRED, TestAuthority, make_authority
 from tests.unit.bookie.server.test_server import storage_config
 

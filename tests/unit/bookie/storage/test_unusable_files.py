@@ -14,7 +14,7 @@ from bookie.errors import StorageFileError
 from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
-from namespace.held_directories import DirectoryLostError
+from ledger.runtime.held_directories import DirectoryLostError
 
 
 def config_of(home: Path, kind: IndexKind = IndexKind.CHUNKS) -> StorageConfig:

@@ -16,7 +16,7 @@ import pytest
 
 import dlog
 from dlog import blocking
-from ledger.tasks.loop_thread import LoopThread
+from ledger.runtime.tasks.loop_thread import LoopThread
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from dlog import blocking
 from dlog.groups import GroupConfig
 from dlog.read.record_batch import RecordBatch
 from dlog.shards import NO_SHARD, reader, shard_of
-from ledger.tasks.loop_thread import LoopThread
+from ledger.runtime.tasks.loop_thread import LoopThread
 
 pytestmark = pytest.mark.slow
 KEYS = [b"key-%d" % number for number in range(12)]

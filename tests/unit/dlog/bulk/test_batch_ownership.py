@@ -9,12 +9,12 @@ import pytest
 
 import dlog
 from dlog.bulk import BatchOvertakenError, BatchPlan, DetachedSegment, ForeignLedgerError
-from dlog.metadata.log_metadata import ALLOCATION_KEY
-from dlog.metadata.logs import create_log, open_log
-from dlog.metadata.policy import Policy, Right, Rule
-from dlog.metadata.segment_nodes import record_allocation
 from dlog.namespace_handle import Namespace
 from dlog.ownership import BatchMark, LedgerMark
+from namespace.log_metadata import ALLOCATION_KEY
+from namespace.logs import create_log, open_log
+from namespace.policy import Policy, Right, Rule
+from namespace.segment_nodes import record_allocation
 from tests.fakes.dict_bookies import DictCluster
 from tests.fakes.dict_namespace import Opened, open_on, read_all, write_segments
 from tests.unit.dlog.bulk.test_batches import NOW, begun, cluster, make_logs, segment

@@ -13,12 +13,12 @@ import trio
 
 import dlog
 from dlog.bulk import AttachedBatch, BatchOvertakenError, BatchPlan, DetachedSegment
-from dlog.metadata.logs import open_log
-from dlog.metadata.segment_nodes import record_allocation
 from dlog.namespace_handle import Namespace
 from ledger.errors import NoSuchLedgerError
-from namespace.errors import ConnectionLostError
-from namespace.store import Operation
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.store import Operation
+from namespace.logs import open_log
+from namespace.segment_nodes import record_allocation
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import CONFIG, WatchedStore, open_on, read_all, write_segments
 

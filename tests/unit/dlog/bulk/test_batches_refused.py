@@ -11,8 +11,8 @@ import pytest
 import dlog
 from dlog.bulk import BatchOvertakenError
 from dlog.bulk.plan import BatchPlan
-from dlog.metadata.policy import Policy, Right, Rule
 from ledger.digest import DigestType
+from namespace.policy import Policy, Right, Rule
 from tests.fakes.dict_bookies import DictCluster
 from tests.fakes.dict_namespace import CONFIG, open_on, read_all, write_segments
 from tests.unit.dlog.bulk.test_batches import begun, cluster, make_logs, segment

@@ -14,8 +14,8 @@ import trio
 import dlog
 from dlog.cli.main import main, program
 from dlog.cli.terminal.exit_codes import ExitCode
-from dlog.metadata.policy import Policy, Right, Rule
-from namespace.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore
+from namespace.policy import Policy, Right, Rule
 
 pytestmark = pytest.mark.slow
 

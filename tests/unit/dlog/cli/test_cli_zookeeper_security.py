@@ -11,7 +11,11 @@ import ledger
 from dlog.cli.main import main
 from dlog.cluster.zookeeper_process import start_zookeeper, stop_zookeeper
 from ledger.deploy.deployment import open_client
-from namespace.zookeeper_security import ENVIRONMENT_VARIABLE, NO_SECURITY, load_zookeeper_security
+from ledger.metadata_store.zookeeper_security import (
+    ENVIRONMENT_VARIABLE,
+    NO_SECURITY,
+    load_zookeeper_security,
+)
 
 
 def refused(uri: str) -> None:

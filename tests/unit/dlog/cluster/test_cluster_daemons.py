@@ -23,7 +23,8 @@ from dlog.cluster.daemons import (
 from dlog.cluster.process import identify, is_alive
 
 SERVE = (
-    "from namespace.readiness import *; import signal; print('up', flush=True); notify(READY); signal.pause()"
+    "from ledger.runtime.readiness import *; import signal;"
+    " print('up', flush=True); notify(READY); signal.pause()"
 )
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SERVE
 SILENT = "import signal; print('up', flush=True); signal.pause()"

@@ -16,8 +16,12 @@ from dlog.cluster.ports import free_ports
 from dlog.cluster.process import start_detached, stop
 from dlog.cluster.zookeeper_process import open_zookeeper_process
 from ledger.catalog.paths import Layout, available_path
-from namespace.zookeeper import open_zookeeper_store
-from namespace.zookeeper_security import ENVIRONMENT_VARIABLE, NO_SECURITY, load_zookeeper_security
+from ledger.metadata_store.zookeeper import open_zookeeper_store
+from ledger.metadata_store.zookeeper_security import (
+    ENVIRONMENT_VARIABLE,
+    NO_SECURITY,
+    load_zookeeper_security,
+)
 
 TIMEOUT_S = 240.0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dlog.cluster.zookeeper_member import ZookeeperConfigError, client_address
-from namespace.readiness import READY, VARIABLE
+from ledger.runtime.readiness import READY, VARIABLE
 from tests.places import ROOT
 
 # It serves at the descriptor that it inherits, once; then it waits to be killed.

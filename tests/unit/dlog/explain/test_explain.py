@@ -22,11 +22,11 @@ from dlog.explain.facts import (
     Reason,
 )
 from dlog.explain.reasons import explain
-from dlog.format.dlsn import DLSN
-from dlog.segments.segment import TruncationStatus
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
 from ledger.policy import LogMark
 from ledger.replication_asked import AskedReplication
+from namespace.dlsn import DLSN
+from namespace.segments.segment import TruncationStatus
 
 FOUR = frozenset({"b1:1", "b2:1", "b3:1", "b4:1"})
 CLUSTER = ClusterFacts(writable=FOUR, with_cookie=FOUR, auditor="b1:1")

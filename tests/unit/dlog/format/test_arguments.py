@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dlog.format.arguments import as_dlsn, as_txid
-from dlog.format.dlsn import DLSN
+from namespace.dlsn import DLSN
 
 
 class Number:

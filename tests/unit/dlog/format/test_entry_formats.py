@@ -6,7 +6,6 @@ import pytest
 
 from dlog.errors import EntryFormatError
 from dlog.format.compression import Compression, compress, expand
-from dlog.format.dlsn import DLSN
 from dlog.format.envelope import ENTRY_BYTES_MAX, open_envelope, seal_envelope
 from dlog.format.record import (
     CONTROL_PAYLOAD,
@@ -24,6 +23,7 @@ from dlog.format.record import (
 )
 from dlog.format.record_set import SetBudget, decode_record_set, encode_record_set
 from dlog.read.segment_reader import SegmentReader
+from namespace.dlsn import DLSN
 
 
 def hexed(text: str) -> bytes:

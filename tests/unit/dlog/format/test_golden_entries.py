@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dlog.format.compression import Compression
-from dlog.format.dlsn import DLSN
 from dlog.format.envelope import open_envelope, seal_envelope
 from dlog.format.record import (
     CONTROL_PAYLOAD,
@@ -21,9 +20,10 @@ from dlog.format.record import (
 )
 from dlog.format.record_set import SetBudget, decode_record_set, encode_record_set
 from dlog.read.segment_reader import SegmentReader, last_record_of
-from dlog.segments.segment import LogSegment, decode_segment
 from dlog.write.batcher import Batch
 from dlog.write.segment_writer import SegmentWriter
+from namespace.dlsn import DLSN
+from namespace.segments.segment import LogSegment, decode_segment
 from tests.places import GOLDEN_FILES
 
 SEGMENTS: list[dict[str, Any]] = json.loads((GOLDEN_FILES / "distributedlog" / "entries.json").read_text())

@@ -12,7 +12,7 @@ import trio.testing
 
 import dlog
 from dlog.groups import ClaimLostError, GroupConfig, GroupMember, join_group
-from dlog.metadata import paths
+from namespace import paths
 
 pytestmark = pytest.mark.slow
 LOGS = ["a", "b", "c", "d"]

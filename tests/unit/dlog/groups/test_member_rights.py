@@ -10,8 +10,8 @@ import trio.testing
 
 import dlog
 from dlog.groups import GroupConfig, join_group
-from dlog.metadata import paths
-from dlog.metadata.policy import Policy, Right, Rule
+from namespace import paths
+from namespace.policy import Policy, Right, Rule
 from tests.fakes.dict_bookies import open_cluster
 from tests.fakes.dict_namespace import Opened, open_on, write_segments
 

@@ -9,16 +9,16 @@ import trio
 
 import dlog
 from dlog.cluster.zookeeper_process import open_zookeeper_process
-from dlog.metadata import logs, paths
-from dlog.metadata.rename_nodes import Rename, rename_nodes
 from dlog.namespace_handle import Namespace
-from dlog.segments.segment import LogSegment, encode_segment
 from ledger.client import open_ledger_client
-from namespace.lock import DistributedLock
-from namespace.memory import MemoryTree
-from namespace.store import NODE_BYTES_MAX, Create, Delete
-from namespace.zookeeper import open_zookeeper_store
-from namespace.zookeeper_security import NO_SECURITY
+from ledger.metadata_store.lock import DistributedLock
+from ledger.metadata_store.memory import MemoryTree
+from ledger.metadata_store.store import NODE_BYTES_MAX, Create, Delete
+from ledger.metadata_store.zookeeper import open_zookeeper_store
+from ledger.metadata_store.zookeeper_security import NO_SECURITY
+from namespace import logs, paths
+from namespace.rename_nodes import Rename, rename_nodes
+from namespace.segments.segment import LogSegment, encode_segment
 from tests.fakes.dict_bookies import DictCluster
 from tests.fakes.dict_namespace import CONFIG, read_all, write_segments
 

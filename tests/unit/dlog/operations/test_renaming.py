@@ -16,16 +16,16 @@ import dlog
 import dlog.aio
 import dlog.blocking
 from dlog import Denial, OrphanOrigin
-from dlog.metadata import paths
-from dlog.metadata.logs import open_log
-from dlog.metadata.origin import read_origin
-from dlog.metadata.policy import Policy, Right, Rule
-from dlog.metadata.segment_nodes import record_allocation
 from dlog.promotion.nodes import begin
 from dlog.promotion.record import SourcePhase, SourceRecord
+from ledger.metadata_store.store import Create, Delete, MetadataStore
 from ledger.policy import LogMark
-from namespace.clock import wall_ms
-from namespace.store import Create, Delete, MetadataStore
+from ledger.runtime.clock import wall_ms
+from namespace import paths
+from namespace.logs import open_log
+from namespace.origin import read_origin
+from namespace.policy import Policy, Right, Rule
+from namespace.segment_nodes import record_allocation
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import CONFIG, Opened, open_on, read_all, write_segments
 from tests.fakes.promotion_world import LOG, TARGET, open_world, records_of

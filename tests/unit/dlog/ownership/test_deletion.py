@@ -10,14 +10,14 @@ import pytest
 
 import dlog
 from dlog.errors import LogUnavailableError
-from dlog.metadata import paths
-from dlog.metadata.log_identity import new_log_id
-from dlog.metadata.logs import create_log, open_log
-from dlog.metadata.segment_nodes import complete_segment, list_segments, record_allocation, start_segment
 from dlog.ownership import LedgerMark, MadeHere, NamedByLog, ReplacedAllocation, delete_ledger
-from dlog.segments.segment import LogSegment, encode_segment
 from ledger.digest import DigestType
 from ledger.errors import NoSuchLedgerError
+from namespace import paths
+from namespace.log_identity import new_log_id
+from namespace.logs import create_log, open_log
+from namespace.segment_nodes import complete_segment, list_segments, record_allocation, start_segment
+from namespace.segments.segment import LogSegment, encode_segment
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import Opened, open_on, read_all, write_segments
 

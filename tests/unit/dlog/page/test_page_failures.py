@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 import dlog
 from dlog.page import Page
-from ledger.tasks.failure_domain import contained_failures
+from ledger.runtime.tasks.failure_domain import contained_failures
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,15 @@ import trio
 import trio.testing
 
 import dlog
-from dlog.metadata.logs import open_log
-from dlog.metadata.policy import Policy, parse_policy
-from dlog.metadata.segment_nodes import list_segments
 from dlog.ownership import LedgerMark
 from dlog.promotion import promoter
 from dlog.promotion.promoter import Promoter
 from dlog.promotion.record import TargetRecord
 from dlog.promotion.segment_copy import SegmentCopy
-from namespace.errors import ConnectionLostError
+from ledger.metadata_store.errors import ConnectionLostError
+from namespace.logs import open_log
+from namespace.policy import Policy, parse_policy
+from namespace.segment_nodes import list_segments
 from tests.fakes.promotion_world import (
     LOG,
     SMALL_SEGMENTS,

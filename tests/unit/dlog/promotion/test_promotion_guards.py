@@ -8,14 +8,14 @@ import trio
 import trio.testing
 
 import dlog
-from dlog.metadata import cursor_nodes
-from dlog.metadata.logs import open_log
-from dlog.metadata.segment_nodes import list_segments
 from dlog.promotion import nodes
 from dlog.promotion.promoter import Promoter
 from dlog.promotion.record import SourcePhase, SourceRecord, TargetPhase, TargetRecord
-from dlog.segments.segment import LogSegment
-from namespace.memory import MemoryStore
+from ledger.metadata_store.memory import MemoryStore
+from namespace import cursor_nodes
+from namespace.logs import open_log
+from namespace.segment_nodes import list_segments
+from namespace.segments.segment import LogSegment
 from tests.fakes.promotion_world import (
     HERE,
     LOG,

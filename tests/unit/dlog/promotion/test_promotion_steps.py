@@ -5,10 +5,9 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from dlog.errors import LogExistsError, LogMetadataError
+from dlog.errors import LogExistsError, LogMetadataError, PromotionError
 from dlog.promotion.record import SourcePhase, SourceRecord, TargetPhase, TargetRecord
 from dlog.promotion.steps import Step, next_step, next_undo_step
-from dlog.promotion_errors import PromotionError
 
 
 def source(phase: SourcePhase) -> SourceRecord:

@@ -8,10 +8,10 @@ import pytest
 import trio
 
 import dlog
-from dlog.format.dlsn import INVALID_DLSN
 from dlog.format.envelope import seal_envelope
 from dlog.format.record import encode_records
 from dlog.read.positioning import last_before, txid_at
+from namespace.dlsn import INVALID_DLSN
 from tests.fakes.log_by_hand import entries_of, open_log, payloads
 
 

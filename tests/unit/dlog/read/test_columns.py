@@ -10,7 +10,6 @@ from hypothesis import given
 
 from dlog.errors import EntryFormatError
 from dlog.format.compression import Compression
-from dlog.format.dlsn import DLSN
 from dlog.format.envelope import seal_envelope
 from dlog.format.record import (
     CONTROL_PAYLOAD,
@@ -29,6 +28,7 @@ from dlog.format.record_set import encode_record_set
 from dlog.read.columns import RecordRun, plain_run, runs_of
 from dlog.read.record_batch import RecordBatch
 from dlog.read.segment_reader import SegmentReader
+from namespace.dlsn import DLSN
 from tests.strategies import SEEDS
 
 

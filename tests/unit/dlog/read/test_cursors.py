@@ -10,7 +10,7 @@ import pytest
 import dlog
 import dlog.blocking
 from dlog import DLSN
-from dlog.metadata.policy import Policy, Right, Rule
+from namespace.policy import Policy, Right, Rule
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import dlog
 from dlog import EntryVerification, FaultKind
 from dlog.format.envelope import seal_envelope
 from dlog.format.record import encode_records
-from dlog.segments.segment import LogSegment
 from ledger.codes import Code
 from ledger.digest import EntryCodec
 from ledger.read.replica_check import ReplicaCheck
 from ledger.wire.messages import ReadRequest
+from namespace.segments.segment import LogSegment
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import CONFIG, Opened, open_on
 

@@ -10,10 +10,8 @@ import trio
 
 import dlog
 from dlog.format.record import Record
-from dlog.metadata.cursor_nodes import Cursor
 from dlog.read.gaps import is_gone
 from dlog.read.positioning import ID_MAX
-from dlog.segments.segment import LogSegment
 from ledger.errors import (
     BookieTimeoutError,
     BookieUnavailableError,
@@ -27,6 +25,8 @@ from ledger.errors import (
     UnauthorizedRefusal,
     UnknownLedgerStateRefusal,
 )
+from namespace.cursor_nodes import Cursor
+from namespace.segments.segment import LogSegment
 from tests.fakes.log_by_hand import Log, entries_of, open_log
 
 

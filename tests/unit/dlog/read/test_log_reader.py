@@ -20,10 +20,10 @@ from dlog.format.record import (
     encode_record,
     encode_records,
 )
-from dlog.metadata import paths
-from dlog.segments.segment import LogSegment, encode_segment
 from ledger.errors import BookieUnavailableError, LedgerReadError
-from namespace.store import Create, Delete
+from ledger.metadata_store.store import Create, Delete
+from namespace import paths
+from namespace.segments.segment import LogSegment, encode_segment
 from tests.fakes.log_by_hand import LOG, NS, Ledger, entries_of, open_log, payloads
 
 

@@ -11,9 +11,9 @@ from dlog.format.envelope import PARTS_ENVELOPE_VERSION, seal_envelope
 from dlog.format.large_record import PART_BYTES_MAX, head_of, parts_of
 from dlog.format.record import FLAG_CONTROL, FLAG_PART, encode_record
 from dlog.read.read_ahead import ReadAhead
-from dlog.segments.segment import LogSegment
 from ledger.errors import NoSuchLedgerError
 from ledger.handle import ReadHandle
+from namespace.segments.segment import LogSegment
 from tests.fakes.log_by_hand import entries_of, open_log
 
 LARGE = bytes(2 * PART_BYTES_MAX + 10)

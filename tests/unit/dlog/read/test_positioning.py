@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlog.errors import LogTruncatedError
-from dlog.format.dlsn import DLSN
 from dlog.format.record import POSITION_MAX
 from dlog.read.positioning import EntrySearch, TruncatedRange, segment_for_txid, truncated_ranges
-from dlog.segments.segment import LogSegment
-from dlog.segments.truncation import first_left
 from dlog.write.rolling import should_roll
+from namespace.dlsn import DLSN
+from namespace.segments.segment import LogSegment
+from namespace.segments.truncation import first_left
 
 
 def completed(seqno: int, first_txid: int, last_txid: int) -> LogSegment:

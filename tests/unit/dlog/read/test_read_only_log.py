@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dlog
-from dlog.format.dlsn import DLSN
 from dlog.format.envelope import seal_envelope
 from dlog.format.record import (
     CONTROL_PAYLOAD,
@@ -21,7 +20,8 @@ from dlog.format.record import (
     encode_record,
     encode_records,
 )
-from dlog.segments.truncation import first_left, marked_before
+from namespace.dlsn import DLSN
+from namespace.segments.truncation import first_left, marked_before
 from tests.fakes.log_by_hand import entries_of, open_log
 
 DLSNS = st.builds(DLSN, st.integers(1, 4), st.integers(0, 4), st.integers(-1, 3))

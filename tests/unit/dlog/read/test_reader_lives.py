@@ -8,7 +8,7 @@ import pytest
 import trio
 
 import dlog
-from dlog.segments.segment import LogSegment
+from namespace.segments.segment import LogSegment
 from tests.fakes.log_by_hand import Log, entries_of, open_log
 
 RELIST_S = 10.0  # the default: a reader without watches sees a change after so long

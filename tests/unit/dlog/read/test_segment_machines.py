@@ -9,12 +9,12 @@ from hypothesis import given
 
 from dlog.errors import RecordOutcome
 from dlog.format.compression import Compression
-from dlog.format.dlsn import DLSN
 from dlog.format.envelope import seal_envelope
 from dlog.format.record import FLAG_CONTROL, Record, encode_record, encode_records
 from dlog.read.segment_reader import PositionGapError, SegmentReader, last_record_of, slot_not_before
 from dlog.write.batcher import Batch
 from dlog.write.segment_writer import SegmentWriter
+from namespace.dlsn import DLSN
 from tests.strategies import SEEDS
 
 

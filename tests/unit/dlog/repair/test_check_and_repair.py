@@ -12,9 +12,9 @@ import trio.testing
 
 import dlog
 from dlog import FindingKind
-from dlog.metadata import paths
-from dlog.metadata.log_metadata import INITIAL_MAX_TXID
-from dlog.segments.segment import LogSegment, decode_segment, encode_segment, segment_name
+from namespace import paths
+from namespace.log_metadata import INITIAL_MAX_TXID
+from namespace.segments.segment import LogSegment, decode_segment, encode_segment, segment_name
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import Opened, open_on, read_all, write_segments
 

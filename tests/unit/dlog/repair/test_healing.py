@@ -14,15 +14,15 @@ import trio
 import trio.testing
 
 import dlog
-from dlog.metadata import paths
-from dlog.metadata.heal_node import Heal, HealNode, HealState, in_same_segment, read_heals
 from dlog.ownership import LedgerMark, delete_ledger
 from dlog.ownership.replaced import GivenUpByHeal, drop_unfinished
 from dlog.repair import healing
 from dlog.repair.orphans import OrphanSearch, find_orphans
 from ledger.errors import NoSuchLedgerError
+from ledger.metadata_store.memory import MemoryTree
 from ledger.replication_asked import AskedReplication
-from namespace.memory import MemoryTree
+from namespace import paths
+from namespace.heal_node import Heal, HealNode, HealState, in_same_segment, read_heals
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import CONFIG, Opened, open_on, read_all
 

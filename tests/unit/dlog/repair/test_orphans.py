@@ -12,16 +12,16 @@ import trio.testing
 import dlog
 import dlog.blocking
 from dlog import OrphanOrigin
-from dlog.metadata import paths
-from dlog.metadata.log_metadata import LogMetadata
-from dlog.metadata.logs import open_log
-from dlog.metadata.policy import Policy, Right, Rule
-from dlog.metadata.segment_nodes import record_allocation, start_segment
 from dlog.repair.ledger_references import log_references
-from dlog.segments.segment import LogSegment, segment_name
+from ledger.metadata_store.memory import MemoryStore, MemoryTree
+from ledger.metadata_store.store import Create, Delete, Operation
 from ledger.policy import LogMark
-from namespace.memory import MemoryStore, MemoryTree
-from namespace.store import Create, Delete, Operation
+from namespace import paths
+from namespace.log_metadata import LogMetadata
+from namespace.logs import open_log
+from namespace.policy import Policy, Right, Rule
+from namespace.segment_nodes import record_allocation, start_segment
+from namespace.segments.segment import LogSegment, segment_name
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import Opened, open_on, read_all, write_segments
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import dlog
-from dlog.metadata.policy import Policy, Right, Rule
 from dlog.shards import (
     NotShardedError,
     ShardCountError,
@@ -16,6 +15,7 @@ from dlog.shards import (
     open_sharded_writer,
     shard_names,
 )
+from namespace.policy import Policy, Right, Rule
 
 CHANGES = ("create_log", "change_properties")
 

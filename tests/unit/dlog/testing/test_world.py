@@ -18,9 +18,9 @@ import dlog
 import dlog.blocking
 from bookie.journal.group_commit import WriteBatch
 from bookie.journal.journal import Journal
-from dlog.metadata.log_name import check_log_name
 from dlog.testing import HistoryViolationError, Rule, World, open_world
 from dlog.testing.strategies import BATCHES, DLSNS, LOG_NAMES, NEAR_DLSNS
+from namespace.log_name import check_log_name
 from tests.effort import examples
 from tests.places import ROOT
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import dlog
-from dlog.segments.segment import TruncationStatus
 from dlog.wal.snapshots import read_last, write
+from namespace.segments.segment import TruncationStatus
 from tests.unit.dlog.wal.test_snapshot_format import snapshot
 
 

@@ -12,7 +12,6 @@ import trio
 import trio.testing
 
 import dlog
-from dlog.segments.segment import TruncationStatus
 from dlog.wal import (
     ApplyError,
     OperationConflictError,
@@ -25,6 +24,7 @@ from dlog.wal import (
 )
 from dlog.wal.snapshot_format import Snapshot, encode
 from dlog.wal.write_ahead_log import operations_log, snapshots_log
+from namespace.segments.segment import TruncationStatus
 
 pytestmark = pytest.mark.slow
 

@@ -17,10 +17,10 @@ from dlog.errors import EntryFormatError
 from dlog.format import large_record
 from dlog.format.envelope import open_envelope
 from dlog.format.large_record import LARGE_RECORD_BYTES_MAX, PartJoiner, head_of, parts_of
-from dlog.segments.segment import EMPTY_SEGMENT_TXID
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.segment_sender import SegmentInUse, SegmentSender
 from ledger.errors import LedgerWriteError
+from namespace.segments.segment import EMPTY_SEGMENT_TXID
 
 LARGE = 2 * PAYLOAD_BYTES_MAX + 1000
 WRITER = dlog.WriterConfig(record_bytes_max=8 * 2**20)

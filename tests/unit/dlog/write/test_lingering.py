@@ -13,10 +13,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from dlog.config import WriterConfig
 from dlog.format.compression import Compression
-from dlog.segments.segment import LogSegment
 from dlog.write.pending import Pending
 from dlog.write.segment_sender import SegmentInUse, SegmentSender
 from dlog.write.segment_writer import SegmentWriter
+from namespace.segments.segment import LogSegment
 
 LINGER_MS = 10.0
 

@@ -9,15 +9,15 @@ import pytest
 
 import dlog
 from dlog.errors import LogFencedError, LogUnavailableError
-from dlog.metadata import paths
-from dlog.metadata.logs import open_log
-from dlog.metadata.segment_nodes import list_segments, record_allocation
 from dlog.write.opening import take_lock
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from ledger.handle import WriteHandle
-from namespace.errors import ConnectionLostError
-from namespace.memory import MemoryTree
-from namespace.store import Operation
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import MemoryTree
+from ledger.metadata_store.store import Operation
+from namespace import paths
+from namespace.logs import open_log
+from namespace.segment_nodes import list_segments, record_allocation
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import Opened, WatchedStore, open_on, read_all
 

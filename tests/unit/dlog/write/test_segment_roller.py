@@ -22,13 +22,13 @@ from dlog.errors import (
     WriteError,
 )
 from dlog.format.compression import Compression
-from dlog.segments.segment import LogSegment
 from dlog.write.batcher import Batch
 from dlog.write.pending import Pending, wait_settled
 from dlog.write.segment_roller import SegmentRoller
 from ledger.errors import LedgerError, LedgerFencedError, LedgerWriteError
-from ledger.statistics import Recorder
-from namespace.memory import MemoryStore, MemoryTree
+from ledger.metadata_store.memory import MemoryStore, MemoryTree
+from ledger.runtime.statistics import Recorder
+from namespace.segments.segment import LogSegment
 
 
 class SilentLedger:
@@ -86,7 +86,7 @@ class UnreachableSegments:
 
 
 class Lock:
-    """Stands in for ``namespace.lock.DistributedLock``; held until ``lost`` is set."""
+    """Stands in for ``ledger.metadata_store.lock.DistributedLock``; held until ``lost`` is set."""
 
     def __init__(self) -> None:
         self.lost = trio.Event()

@@ -14,17 +14,17 @@ import trio.lowlevel
 
 import dlog
 from dlog import DLSN
-from dlog.metadata import cursor_nodes, retention_node
-from dlog.metadata.segment_nodes import set_truncation
-from dlog.segments.retention import decode_retention
-from dlog.segments.segment import LogSegment, TruncationStatus
-from dlog.segments.truncation import purgeable
 from dlog.write import space
 from ledger.client import LedgerClient
 from ledger.deploy.embedded import open_embedded_stack
-from namespace.errors import ConnectionLostError
+from ledger.metadata_store.errors import ConnectionLostError
+from namespace import cursor_nodes, retention_node
+from namespace.segment_nodes import set_truncation
+from namespace.segments.retention import decode_retention
+from namespace.segments.segment import LogSegment, TruncationStatus
+from namespace.segments.truncation import purgeable
 from tests.effort import sampled
-from tests.unit.dlog.segments.test_truncation import segment
+from tests.unit.namespace.segments.test_truncation import segment
 
 pytestmark = pytest.mark.slow
 

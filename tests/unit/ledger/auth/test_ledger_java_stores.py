@@ -18,7 +18,7 @@ from bookie.auth.tls import TlsConfig, peer_context, server_context
 from bookie.errors import BookieConfigError
 from ledger.auth.java_stores import JavaStore, StoreError, read_store
 from ledger.auth.tls import client_context
-from namespace.key_work import ITERATIONS_MAX
+from ledger.runtime.key_work import ITERATIONS_MAX
 from tests.fakes.certificates import Signed, make_authority, private_copy
 from tests.places import GOLDEN_FILES
 
@@ -320,7 +320,7 @@ def test_the_check_of_a_pkcs12_store_computes_with_few_small_numbers(
         multiplied.extend(numbers)
         return len(numbers)
 
-    monkeypatch.setattr("namespace.key_work.math.prod", noted)
+    monkeypatch.setattr("ledger.runtime.key_work.math.prod", noted)
     path = tmp_path / "store.p12"
     long = b"\x02\x83\x10\x00\x00" + b"\x7f" * (1 << 20)
     for numbers in (b"\x02\x01\x00" * 1_000, b"\x02\x01\x01" + long + long):

@@ -19,9 +19,9 @@ from ledger.errors import (
     NoSuchLedgerError,
 )
 from ledger.metadata import Ensemble, LedgerMetadata
-from namespace.errors import BadVersionError, ConnectionLostError, NodeExistsError, StoreError
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
-from namespace.store import Create
+from ledger.metadata_store.errors import BadVersionError, ConnectionLostError, NodeExistsError, StoreError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.store import Create
 
 METADATA = LedgerMetadata(
     ensemble_size=1, write_quorum=1, ack_quorum=1, ensembles=(Ensemble(0, ("b1:1",)),), ctime_ms=1

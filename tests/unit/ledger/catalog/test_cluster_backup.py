@@ -19,9 +19,9 @@ from ledger.catalog.cluster_backup import (
 from ledger.catalog.ledger_ids import LedgerIds
 from ledger.catalog.paths import Layout, available_path, cookie_path, ledger_path, readonly_path
 from ledger.errors import BackupFileError, BookieInUseError, ClusterNotFoundError, RestoreRefusedError
-from namespace.errors import ConnectionLostError
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
-from namespace.store import Operation
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.store import Operation
 
 ROOT, SPACE = "/a/ledgers", "/dlog/prod"
 NOW_MS = 29_000_000 * MINUTE_MS

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from ledger.catalog.connection_retry import RETRY_PAUSE_S, retry_lost_connection
-from namespace.errors import ConnectionLostError, NoNodeError
+from ledger.metadata_store.errors import ConnectionLostError, NoNodeError
 
 
 async def test_a_call_is_repeated_until_the_store_is_reachable(autojump_clock: Any) -> None:

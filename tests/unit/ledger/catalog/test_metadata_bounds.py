@@ -19,9 +19,9 @@ from ledger.catalog.paths import Layout
 from ledger.digest import ENTRY_ID_MAX
 from ledger.errors import LedgerError, LedgerMetadataError, MetadataFormatError
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from ledger.wire.data_formats_pb2 import LedgerMetadataFormat
 from ledger.wire.protobuf import encode_varint
-from namespace.memory import MemoryTree, open_memory_store
 
 HEADER = b"BookieMetadataFormatVersion\t"
 

@@ -10,8 +10,8 @@ from dlog.cli.terminal.exit_codes import ExitCode, exit_code_of
 from dlog.errors import AccessDeniedError, LogUnavailableError, NamespaceLostError, as_dlog_error
 from ledger.catalog.store_errors import as_ledger_error
 from ledger.client import open_ledger_client
-from namespace import errors as namespace_errors
-from namespace.memory import open_memory_store
+from ledger.metadata_store import errors as store_errors
+from ledger.metadata_store.memory import open_memory_store
 from tests.fakes.dict_bookies import open_cluster
 
 
@@ -45,21 +45,21 @@ async def test_a_ledger_client_raises_its_own_errors_for_a_store_that_is_away(
             with pytest.raises(wanted) as caught:
                 await call()
             assert type(caught.value) is wanted
-            assert isinstance(caught.value.__cause__, namespace_errors.NamespaceError)
+            assert isinstance(caught.value.__cause__, store_errors.NamespaceError)
         writer.abandon()
 
 
 @pytest.mark.parametrize(
     ("error", "of_dlog", "code"),
     [
-        (namespace_errors.ConnectionLostError("/a"), LogUnavailableError, ExitCode.UNAVAILABLE),
-        (namespace_errors.SessionExpiredError("/a"), NamespaceLostError, ExitCode.UNAVAILABLE),
-        (namespace_errors.StoreUnreachableError("x"), LogUnavailableError, ExitCode.UNAVAILABLE),
-        (namespace_errors.AccessDeniedError("/a"), AccessDeniedError, ExitCode.DENIED),
+        (store_errors.ConnectionLostError("/a"), LogUnavailableError, ExitCode.UNAVAILABLE),
+        (store_errors.SessionExpiredError("/a"), NamespaceLostError, ExitCode.UNAVAILABLE),
+        (store_errors.StoreUnreachableError("x"), LogUnavailableError, ExitCode.UNAVAILABLE),
+        (store_errors.AccessDeniedError("/a"), AccessDeniedError, ExitCode.DENIED),
     ],
 )
 def test_logs_and_commands_react_to_the_error_of_the_store(
-    error: namespace_errors.NamespaceError, of_dlog: type[Exception], code: ExitCode
+    error: store_errors.NamespaceError, of_dlog: type[Exception], code: ExitCode
 ) -> None:
     translated = as_ledger_error(error)
     translated.__cause__ = error

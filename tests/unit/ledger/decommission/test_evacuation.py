@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ledger.decommission.evacuation import Evacuated, evacuate_bookies
+from ledger.metadata_store.memory import open_memory_store
 from ledger.replication.ledger_restorer import Outcome
 from ledger.replication.marks import UnderReplicatedLedgers
-from namespace.memory import open_memory_store
 from tests.fakes.replication_world import ReplicationWorld, open_world
 
 

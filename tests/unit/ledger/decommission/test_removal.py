@@ -14,10 +14,10 @@ from ledger.decommission.removal import (
     remove_cookie,
 )
 from ledger.errors import BookieInUseError, NoAutoRecoveryError
+from ledger.metadata_store.memory import open_memory_store
+from ledger.metadata_store.store import Create, Delete
 from ledger.replication.election import AuditorElection
 from ledger.replication.marks import UnderReplicatedLedgers
-from namespace.memory import open_memory_store
-from namespace.store import Create, Delete
 from tests.fakes.replication_world import PAYLOADS, ReplicationWorld, open_world
 
 

@@ -13,8 +13,8 @@ import dlog
 import ledger
 from ledger.deploy.deployment import check_cluster_exists, open_client, open_deployment
 from ledger.errors import ClusterNotFoundError, DirectoryUnusableError
-from namespace.errors import InvalidStoreAddressError
-from namespace.memory import MemoryTree, open_memory_store
+from ledger.metadata_store.errors import InvalidStoreAddressError
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from tests.places import ROOT
 
 ATTACHED = """

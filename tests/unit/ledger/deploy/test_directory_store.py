@@ -9,11 +9,11 @@ import pytest
 import trio
 
 from ledger.deploy.directory_store import open_directory_store
-from namespace.errors import ConnectionLostError, SessionExpiredError
-from namespace.lock import DistributedLock
-from namespace.sessions.renewing_store import RenewingStore
-from namespace.sqlite_store.store import open_sqlite_store
-from namespace.store import SessionState
+from ledger.metadata_store.errors import ConnectionLostError, SessionExpiredError
+from ledger.metadata_store.lock import DistributedLock
+from ledger.metadata_store.sessions.renewing_store import RenewingStore
+from ledger.metadata_store.sqlite_store.store import open_sqlite_store
+from ledger.metadata_store.store import SessionState
 
 
 async def end_session(store: RenewingStore, database: Path) -> None:

@@ -10,9 +10,9 @@ from ledger.deploy import host
 from ledger.deploy.directory import Directory
 from ledger.deploy.embedded import open_embedded_stack
 from ledger.errors import DirectoryMovedError, DirectoryUnusableError
+from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.store import SessionState
 from ledger.transport.transport import Address
-from namespace.errors import NamespaceError
-from namespace.store import SessionState
 
 
 async def test_no_connection_is_made_to_a_bookie_whose_directory_was_moved(tmp_path: Path) -> None:

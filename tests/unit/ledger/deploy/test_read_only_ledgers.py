@@ -12,11 +12,11 @@ import trio
 import dlog
 import ledger
 import ledger.blocking
-from dlog.metadata.binding import new_binding
-from dlog.metadata.bindings import bind
 from ledger.errors import ReadOnlyError
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
-from namespace.store import MetadataStore
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.store import MetadataStore
+from namespace.binding import new_binding
+from namespace.bindings import bind
 
 CHANGES: list[Callable[[ledger.LedgerClient], Awaitable[object]]] = [
     lambda client: client.create(ensemble_size=1, write_quorum=1, ack_quorum=1),

@@ -6,7 +6,7 @@ import pytest
 
 from ledger.catalog.paths import available_path, readonly_path
 from ledger.fragments.registered import RegisteredBookies, read_registered
-from namespace.memory import MemoryTree
+from ledger.metadata_store.memory import MemoryTree
 from tests.fakes.dict_namespace import WatchedStore
 
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from ledger.catalog.paths import available_path
 from ledger.catalog.service_info import LOCATION_PROPERTY, Endpoint, ServiceInfo, encode_service_info
 from ledger.errors import LocationError
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from ledger.placement.config import AnnouncedLocations, FixedLocations, ScriptLocations, TableLocations
 from ledger.placement.locations import make_locator, parse_script_output, parse_table
 from ledger.placement.membership import Membership, open_membership
 from ledger.placement.topology import parse_location
-from namespace.memory import MemoryTree, open_memory_store
 
 ROOT = "/ledgers"
 

@@ -8,9 +8,9 @@ import trio
 from ledger.catalog.paths import available_path, readonly_path
 from ledger.catalog.service_info import RPC_ID, RPC_PROTOCOL, Endpoint, ServiceInfo, encode_service_info
 from ledger.errors import BookieUnavailableError
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from ledger.placement.membership import open_membership
 from ledger.transport.dial import Address
-from namespace.memory import MemoryTree, open_memory_store
 
 ROOT = "/ledgers"
 

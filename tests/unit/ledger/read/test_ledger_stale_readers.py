@@ -13,8 +13,8 @@ from ledger.catalog.catalog import LedgerCatalog
 from ledger.config import ClientConfig
 from ledger.errors import LedgerReadError, NoSuchEntryError
 from ledger.metadata import Ensemble
+from ledger.metadata_store.errors import ConnectionLostError
 from ledger.read.handle import ReadHandle
-from namespace.errors import ConnectionLostError
 from tests.fakes.dict_bookies import DictCluster
 
 

@@ -17,8 +17,8 @@ from ledger.metadata import LedgerState
 from ledger.recovery.driver import PROGRESS_S
 from ledger.recovery.recovery import AddEntry, CloseLedger, GiveUp
 from ledger.replication import AutoRecovery, ReplicationConfig
+from ledger.runtime.events import ATTRIBUTE
 from ledger.wire.messages import ReadReply, ReadRequest
-from namespace.events import ATTRIBUTE
 from tests.fakes.dict_bookies import DictBookie, DictCluster, open_cluster
 from tests.fakes.replication_world import open_world, renewing, until
 from tests.fakes.scripted_bookies import request_timers

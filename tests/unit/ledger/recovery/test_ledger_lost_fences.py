@@ -14,9 +14,9 @@ from trio.testing import MockClock
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.codes import Code
 from ledger.errors import LedgerClosedError, LedgerFencedError
+from ledger.metadata_store.memory import MemoryStore
 from ledger.wire.messages import ReadRequest
 from ledger.write.handle import WriteHandle
-from namespace.memory import MemoryStore
 from tests.fakes.dict_bookies import DictCluster
 
 

@@ -11,10 +11,10 @@ import trio
 from trio.testing import MockClock
 
 from ledger.catalog.paths import cookie_path, readonly_path
+from ledger.metadata_store.errors import ConnectionLostError
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.marks import RegularCheck, UnderReplicatedLedgers
-from namespace.clock import wall_ms
-from namespace.errors import ConnectionLostError
+from ledger.runtime.clock import wall_ms
 from tests.fakes.dict_namespace import WatchedStore
 from tests.fakes.replication_world import ReplicationWorld, open_world
 

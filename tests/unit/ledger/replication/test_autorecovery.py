@@ -5,8 +5,8 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
+from ledger.metadata_store.memory import MemoryStore
 from ledger.replication import AutoRecovery, ReplicationConfig, current_auditor
-from namespace.memory import MemoryStore
 from tests.fakes.replication_world import PAYLOADS, ReplicationWorld, open_world, renewing, until
 
 CONFIG = ReplicationConfig(retry_pause_s=1)

@@ -24,7 +24,7 @@ from ledger.replication.auditor import Auditor
 from ledger.replication.election import AuditorElection
 from ledger.replication.ledger_restorer import LedgerRestorer
 from ledger.replication.marks import UnderReplicatedLedgers
-from ledger.tasks.failure_domain import contained_failures
+from ledger.runtime.tasks.failure_domain import contained_failures
 from ledger.write.handle import WriteHandle
 from tests.fakes.replication_world import ReplicationWorld, open_world, renewing, until
 from tests.unit.ledger.replication.test_autorecovery import elected, healed

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 from ledger.replication.election import AuditorElection, current_auditor, votes_in_order
-from namespace.errors import ConnectionLostError
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 from tests.fakes.dict_bookies import ENDS_WITHIN_S
 
 PATH = "/ledgers/underreplication/auditorelection"

@@ -13,10 +13,10 @@ from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import LedgerFencedError, LedgerReadError
 from ledger.metadata import LedgerState
+from ledger.metadata_store.errors import ConnectionLostError, NoNodeError
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.ledger_restorer import Outcome
 from ledger.wire.messages import AddRequest, BatchReadRequest, ListEntriesRequest, ReadRequest
-from namespace.errors import ConnectionLostError, NoNodeError
 from tests.fakes.dict_bookies import DictBookie
 from tests.fakes.replication_world import PAYLOADS, ReplicationWorld, open_world
 

@@ -12,9 +12,9 @@ from trio.testing import MockClock
 from ledger.catalog.paths import underreplicated_lock_path, underreplicated_path
 from ledger.catalog.replication_nodes import Mark, decode_mark
 from ledger.errors import MetadataFormatError
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 from ledger.replication.marks import RecoveryDelay, RegularCheck, UnderReplicatedLedgers
-from namespace.errors import ConnectionLostError
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 from tests.fakes.dict_bookies import ENDS_WITHIN_S
 
 

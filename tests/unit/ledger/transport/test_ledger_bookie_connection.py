@@ -14,7 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ledger.codes import Code
 from ledger.errors import BookieError, BookieSecurityError, BookieUnavailableError
-from ledger.tasks.failure_domain import contained_failures
+from ledger.runtime.tasks.failure_domain import contained_failures
 from ledger.transport import bookie_connection
 from ledger.transport.pipe import PipeStream
 from ledger.transport.transport import Address, Transport, TransportConfig, open_transport

@@ -17,9 +17,9 @@ from ledger.errors import (
     NoSuchLedgerError,
 )
 from ledger.metadata import LedgerState
+from ledger.metadata_store.memory import open_memory_store
 from ledger.wire.messages import AddRequest
 from ledger.write.handle import WriteHandle
-from namespace.memory import open_memory_store
 from tests.fakes.dict_bookies import DictCluster
 
 

@@ -15,8 +15,8 @@ from trio.testing import MockClock
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import BookieUnavailableError
-from ledger.tasks.next_turn import call_next_turn
-from ledger.tasks.timers import Timers
+from ledger.runtime.tasks.next_turn import call_next_turn
+from ledger.runtime.tasks.timers import Timers
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest, Reply, WriteLacRequest
 from ledger.write.lac_hints import ASK_AGAIN_S, PATIENCE, LacHints
 

@@ -15,9 +15,9 @@ from ledger.catalog.metadata_codec import encode_metadata
 from ledger.config import ClientConfig
 from ledger.errors import LedgerFencedError, LedgerWriteError
 from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.metadata_store.errors import SessionExpiredError
+from ledger.metadata_store.memory import MemoryStore, open_memory_store
 from ledger.write.handle import WriteHandle
-from namespace.errors import SessionExpiredError
-from namespace.memory import MemoryStore, open_memory_store
 from tests.fakes.dict_bookies import DictCluster
 
 Meanwhile = Callable[[Versioned], Awaitable[None]]

@@ -13,7 +13,7 @@ from ledger.errors import (
     LedgerRecoveryError,
 )
 from ledger.metadata import LedgerState
-from namespace.memory import open_memory_store
+from ledger.metadata_store.memory import open_memory_store
 from tests.fakes.dict_bookies import DictCluster
 
 

@@ -18,10 +18,10 @@ from ledger.errors import (
     LedgerWriteError,
 )
 from ledger.metadata import LedgerState
+from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import MemoryStore, open_memory_store
 from ledger.wire.messages import AddRequest
 from ledger.write.handle import WriteHandle
-from namespace.errors import ConnectionLostError
-from namespace.memory import MemoryStore, open_memory_store
 from tests.fakes.dict_bookies import DictCluster
 
 IMPATIENT = ClientConfig(unavailable_timeout_s=3.0)

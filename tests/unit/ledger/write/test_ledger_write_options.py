@@ -129,7 +129,7 @@ async def test_bookies_that_all_fail_do_not_replace_each_other_without_a_pause(
 
 async def _version(cluster: DictCluster, ledger_id: int) -> int:
     from ledger.catalog.catalog import open_catalog
-    from namespace.memory import open_memory_store
+    from ledger.metadata_store.memory import open_memory_store
 
     async with open_memory_store(cluster.tree) as store:
         return (await (await open_catalog(store, "/ledgers")).get(ledger_id)).version

@@ -20,6 +20,7 @@ from ledger.errors import (
     TooManyRequestsRefusal,
 )
 from ledger.metadata import Ensemble, LedgerMetadata
+from ledger.metadata_store.errors import ConnectionLostError
 from ledger.write.actions import (
     Action,
     Adopt,
@@ -39,7 +40,6 @@ from ledger.write.deferred_sync import Durable
 from ledger.write.ensemble_state import TRANSITIONS, EnsembleEvent, EnsembleState
 from ledger.write.repair import EnsembleRepair
 from ledger.write.writer import LedgerWriter, SendAdds
-from namespace.errors import ConnectionLostError
 
 LEDGER = 7
 METADATA = LedgerMetadata(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dlog import SegmentDescription
-from dlog.segments.segment import TruncationStatus
+from namespace.segments.segment import TruncationStatus
 from spark_integration.errors import PipelineError
 from spark_integration.offsets import Position, just_before
 from spark_integration.pipelines.marks import Mark, start_after

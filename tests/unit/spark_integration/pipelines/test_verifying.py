@@ -16,7 +16,7 @@ import dlog
 import dlog.blocking
 from dlog import EntryFault, FaultKind
 from dlog.blocking import Namespace
-from dlog.segments.segment import TruncationStatus
+from namespace.segments.segment import TruncationStatus
 from spark_integration import client
 from spark_integration.errors import PipelineError
 from spark_integration.options import ClientOptions

@@ -12,10 +12,10 @@ import pytest
 
 import dlog
 from dlog.cli.main import main
-from dlog.metadata.binding import new_binding
-from dlog.metadata.bindings import bind
 from dlog.namespace_handle import Namespace
-from namespace.memory import MemoryTree, open_memory_store
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
+from namespace.binding import new_binding
+from namespace.bindings import bind
 from tests.fakes.dict_namespace import CONFIG
 
 Run = pytest.CaptureFixture[str]

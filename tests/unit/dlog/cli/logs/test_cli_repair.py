@@ -12,7 +12,7 @@ import dlog
 import dlog.blocking
 from dlog.cli.main import main
 from dlog.connect import EMBEDDED_NAMESPACE_PATH
-from dlog.metadata import paths
+from namespace import paths
 
 Run = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.slow

@@ -16,9 +16,9 @@ from dlog.cli.operators.service import Service
 from ledger.catalog.paths import cookie_path
 from ledger.client import open_ledger_client
 from ledger.deploy import Deployment
+from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from ledger.replication.election import AuditorElection
 from ledger.replication.marks import UnderReplicatedLedgers
-from namespace.memory import MemoryTree, open_memory_store
 from tests.fakes.dict_bookies import ENDS_WITHIN_S, DictBookie, DictCluster
 
 

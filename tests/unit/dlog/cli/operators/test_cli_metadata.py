@@ -15,7 +15,7 @@ from bookie.cluster.cluster_root import create_cluster
 from dlog.cli.main import main
 from dlog.cli.operators import metadata
 from ledger.catalog.paths import Layout, available_path, ledger_path
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 
 URI = "zk://zk1/ledgers"
 SERVICE = ("--service", URI)

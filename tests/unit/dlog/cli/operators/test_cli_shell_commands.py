@@ -16,7 +16,7 @@ from dlog.cli.main import main
 from dlog.cli.operators import autorecovery, erase, ledger, ledger_checks
 from ledger.catalog.paths import Layout, available_path, cookie_path
 from ledger.deploy import Deployment
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 from tests.unit.dlog.cli.operators.test_cli_autorecovery import CommandWorld
 
 ID = "6f1cbd0e-6a0e-4f6a-9a4e-2f7f6c4b7c55"

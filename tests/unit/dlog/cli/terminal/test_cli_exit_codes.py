@@ -10,7 +10,7 @@ from bookie import errors as bookie_errors
 from dlog import errors
 from dlog.cli.terminal.exit_codes import ExitCode, exit_code_of, first_cause
 from ledger import errors as ledger_errors
-from namespace import errors as namespace_errors
+from ledger.metadata_store import errors as store_errors
 from tests.places import ROOT
 
 CLI_PAGE = ROOT / "docs" / "cli.md"
@@ -29,8 +29,8 @@ CLI_PAGE = ROOT / "docs" / "cli.md"
         (errors.LogWriteError("a", "stopped"), ExitCode.UNAVAILABLE),
         (errors.CorruptLogError("a", 1, "bad"), ExitCode.DAMAGED),
         (errors.RecordTooLongError(2, 1), ExitCode.FAILED),
-        (namespace_errors.InvalidStoreAddressError("bad"), ExitCode.USAGE),
-        (namespace_errors.ConnectionLostError("/ledgers"), ExitCode.UNAVAILABLE),
+        (store_errors.InvalidStoreAddressError("bad"), ExitCode.USAGE),
+        (store_errors.ConnectionLostError("/ledgers"), ExitCode.UNAVAILABLE),
         (ledger_errors.NoSuchLedgerError(1), ExitCode.NOT_FOUND),
         (ledger_errors.NoSuchEntryError(1, 2, {}), ExitCode.DAMAGED),
         (ledger_errors.LedgerReadError(1, 2, {}), ExitCode.UNAVAILABLE),

@@ -1,0 +1,108 @@
+"""The threads of a ZooKeeper client: their connections, also with TLS, and their log.
+
+Inside: opening a connection, waiting for bytes. Not inside: requests and sessions (``zookeeper``).
+Always: no connection is opened once the session is over; a server that accepts a connection and does not
+reply, as one that boots, is given up long before the session would expire; with TLS, no reply waits in
+OpenSSL's buffer for the next one; no log line has a credential.
+
+Source: kazoo 2.11, handlers/threading.py, handlers/utils.py, protocol/connection.py; ZooKeeper,
+ClientCnxn.java (connectTimeout).
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import time
+from collections import Counter
+from typing import Any
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import SASL, Auth
+
+from ledger.metadata_store.errors import StoreSecurityError
+from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity
+
+
+def _has_no_credential(record: logging.LogRecord) -> bool:
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    return not any(isinstance(argument, (Auth, SASL)) for argument in arguments)
+
+
+# kazoo logs several warnings for each attempt to connect. The store logs each change of its state once, so
+# kazoo is quiet unless a program sets the level of this logger. At the level DEBUG it logs each request, also
+# those that carry a password.
+kazoo_log = logging.getLogger("ledger.metadata_store.zookeeper.kazoo")
+kazoo_log.addHandler(logging.NullHandler())
+kazoo_log.setLevel(logging.CRITICAL + 1)
+kazoo_log.addFilter(_has_no_credential)
+
+
+# The limit of the first attempt to connect to a server. It doubles with each that fails there, for a server
+# that is slow. Each server has its own limit: members that elect a leader refuse many attempts quickly, and
+# these must not let a server whose packets are lost use up the time of the client.
+CONNECT_ATTEMPT_S = 2.0
+
+
+class OneSessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threads. They open no connection once the session is over."""
+
+    def __init__(self, security: ZooKeeperSecurity, server_count: int = 1) -> None:
+        super().__init__()
+        self._security = security
+        self._server_count = server_count
+        # By address: attempts to connect, since a connection served requests.
+        self._attempts: Counter[tuple[str, int]] = Counter()
+        self._connect_by_s: float | None = None  # the end of the present attempt; None: it has succeeded
+        self.over = False
+        self.last_failure: Exception | None = None
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Connect. kazoo's own TLS also trusts the system's authorities when others are given."""
+        if self.over:
+            raise ConnectionRefusedError("the session is over, and this store opens no other")
+        # kazoo would wait for the session timeout, for the connection and again for the server's first reply.
+        # Each server gets its share of the session timeout at most, as in Java's client, so that all are
+        # tried before the session expires.
+        address = kwargs["address"]
+        limit_s = CONNECT_ATTEMPT_S * 2 ** min(self._attempts[address], 16)
+        limit_s = min(limit_s, kwargs["timeout"] / self._server_count)
+        self._attempts[address] += 1
+        self._connect_by_s = time.monotonic() + limit_s
+        kwargs["timeout"] = limit_s
+        try:
+            if self._security.tls:
+                return self._connect_tls(kwargs["address"], kwargs["hostname"], kwargs["timeout"])
+            return super().create_connection(*args, **kwargs)
+        except StoreSecurityError as exc:
+            self.last_failure = exc
+            # kazoo tries again after an OSError, and a rotation of the files may be half done.
+            raise ConnectionRefusedError(str(exc)) from exc
+        except Exception as exc:
+            self.last_failure = exc
+            raise
+
+    def select(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait for sockets. A reply that OpenSSL has read with the one before it is ready too."""
+        if len(args[0]) > 1:  # kazoo waits for replies and for requests: the connection serves
+            self._attempts.clear()
+            self._connect_by_s = None
+        elif self._connect_by_s is not None:
+            left_s = max(0.0, self._connect_by_s - time.monotonic())
+            args = (*args[:3], min(args[3], left_s))
+        for each in args[0]:
+            if isinstance(each, ssl.SSLSocket) and each.pending() > 0:
+                readable, writable, failed = super().select(args[0], args[1], args[2], 0)
+                return [each, *(other for other in readable if other is not each)], writable, failed
+        return super().select(*args, **kwargs)
+
+    def _connect_tls(self, address: tuple[str, int], hostname: str, timeout_s: float) -> ssl.SSLSocket:
+        context = self._security.tls_context()  # from the files as they are now
+        plain = socket.create_connection(address, timeout_s)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return context.wrap_socket(plain, server_hostname=hostname)
+        except BaseException:
+            plain.close()
+            raise

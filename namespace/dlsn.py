@@ -1,0 +1,96 @@
+"""DLSN: the position of a record in its log, and its stored forms.
+
+version  bytes  layout (all big-endian, signed)
+      1     25  0x01, segment sequence number (8), entry id (8), slot id (8)
+      0    200  0x00, the same three, then 175 zero bytes
+
+The text form is the standard base64, padded, of those bytes.
+
+Version 0 is so long because of a mistake in the original: it uses a number of bits as a number of bytes.
+
+Source: DistributedLog, DLSN.java.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+
+import attrs
+
+from namespace.errors import LogMetadataError
+
+DLSN_V1 = struct.Struct(">bqqq")
+assert DLSN_V1.size == 25  # a constant
+DLSN_V0 = struct.Struct(">bqqq175x")
+assert DLSN_V0.size == 200  # a constant
+
+
+@attrs.frozen(order=True, repr=False)
+class DLSN:
+    """The position of a record in its log; compares in log order. Each part is a signed 64-bit number."""
+
+    segment_seqno: int  # 1-based: a log's first segment is normally number 1
+    entry_id: int  # 0-based in the segment's ledger
+    slot_id: int  # 0-based in the entry
+
+    def __repr__(self) -> str:
+        return f"DLSN({self.segment_seqno}, {self.entry_id}, {self.slot_id})"
+
+    def next_slot(self) -> DLSN:
+        """The least DLSN greater than this one. A record need not exist there."""
+        return DLSN(self.segment_seqno, self.entry_id, self.slot_id + 1)
+
+    def next_segment(self) -> DLSN:
+        """The first position of the next log segment."""
+        return DLSN(self.segment_seqno + 1, 0, 0)
+
+    def to_bytes(self, version: int = 1) -> bytes:
+        """The stored form in version 0 or 1."""
+        if version not in (0, 1):
+            raise ValueError(f"there is no version {version!r} of a stored DLSN, only 0 and 1")
+        layout = DLSN_V1 if version == 1 else DLSN_V0
+        try:
+            return layout.pack(version, self.segment_seqno, self.entry_id, self.slot_id)
+        except struct.error:
+            raise ValueError(f"{self!r} does not fit into signed 64-bit numbers") from None
+
+    @staticmethod
+    def from_bytes(data: bytes) -> DLSN:
+        """Read the stored form of either version.
+
+        Raises:
+            LogMetadataError: Unknown version, wrong length for the version, or padding that is not zero.
+        """
+        layout = {0: DLSN_V0, 1: DLSN_V1}.get(data[0]) if data else None
+        if layout is None:
+            version = f"version {data[0]}" if data else "no bytes"
+            raise LogMetadataError(f"stored DLSN: {version}, only versions 0 and 1 are known")
+        if len(data) != layout.size:
+            raise LogMetadataError(f"stored DLSN: {len(data)} bytes, version {data[0]} has {layout.size}")
+        if any(data[DLSN_V1.size :]):
+            raise LogMetadataError("stored DLSN: version 0 ends with 175 zero bytes")
+        return DLSN(*layout.unpack(data)[1:])
+
+    def to_text(self, version: int = 1) -> str:
+        """The stored form in base64."""
+        return base64.b64encode(self.to_bytes(version)).decode("ascii")
+
+    @staticmethod
+    def from_text(text: str) -> DLSN:
+        """Read the text that ``to_text`` returns.
+
+        Raises:
+            LogMetadataError: The text is not base64, or its bytes are no stored DLSN.
+        """
+        try:
+            data = base64.b64decode(text.encode("ascii"), validate=True)
+        except (binascii.Error, UnicodeEncodeError) as exc:
+            raise LogMetadataError(f"stored DLSN: {text[:60]!r} is not base64") from exc
+        return DLSN.from_bytes(data)
+
+
+INITIAL_DLSN = DLSN(1, 0, 0)  # the first position of a new log
+NON_INCLUSIVE_LOWER_BOUND = DLSN(1, 0, -1)  # a subscription that has committed nothing
+INVALID_DLSN = DLSN(0, -1, -1)  # no DLSN; less than any real one

@@ -1,0 +1,219 @@
+"""A metadata store that lost something is refused or healed from its second copy, and never shows less."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.metadata_store.errors import NamespaceError, StoreLostError
+from ledger.metadata_store.sqlite_store.copy_format import (
+    encode_change,
+    encode_snapshot,
+    read_changes,
+    state_at,
+)
+from ledger.metadata_store.sqlite_store.reader import open_sqlite_reader
+from ledger.metadata_store.sqlite_store.repair import find_loss, repair_store
+from ledger.metadata_store.sqlite_store.tree import SqliteTree
+
+NAME = "metadata.sqlite"
+FILES = (NAME, f"{NAME}-wal", "metadata.copy")
+ALL = os.environ.get("DLOG_CORRUPTION") == "all"
+
+
+def nodes_of(tree: SqliteTree) -> dict[str, bytes]:
+    return {path: row[0] for path, row in tree._rows().items()}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
+    """The files that a killed process left, with changes in the database and in the WAL, and the nodes."""
+    live, killed = tmp_path_factory.mktemp("live"), tmp_path_factory.mktemp("killed")
+    tree = SqliteTree(live / NAME)
+    for number in range(20):
+        tree.create(f"/n{number}", b"value %d" % number, ephemeral=False, sequential=False, parents=False)
+        if number == 10:
+            tree.checkpoint()
+    tree.put("/n3", b"changed", -1)
+    tree.delete("/n4", -1)
+    for name in FILES:
+        shutil.copy(live / name, killed / name)
+    nodes = nodes_of(tree)
+    tree.close()
+    return killed, nodes
+
+
+def opened(directory: Path) -> dict[str, bytes]:
+    tree = SqliteTree(directory / NAME, must_exist=True)
+    try:
+        return nodes_of(tree)
+    finally:
+        tree.close()
+
+
+def copied(killed: Path, to: Path) -> Path:
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(killed, to)
+    return to
+
+
+def damages(data: bytes, name: str) -> list[bytes]:
+    step = 1 if ALL else max(1, len(data) // 30)
+    start = 0 if ALL else len(name)
+    flipped = [data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :] for at in range(start, len(data), step)]
+    zeroed = [(data[:at] + bytes(4096) + data[at + 4096 :])[: len(data)] for at in range(0, len(data), 4096)]
+    cut = [data[:at] for at in range(0, len(data), 4096)]
+    return flipped + (zeroed + cut)[:: 1 if ALL else 4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_damage_at_each_place_is_refused_or_shows_everything(
+    name: str, killed: tuple[Path, dict[str, bytes]], tmp_path: Path
+) -> None:
+    source, nodes = killed
+    healed = refused = repaired = 0
+    for data in damages((source / name).read_bytes(), name):
+        here = copied(source, tmp_path / "here")
+        (here / name).write_bytes(data)
+        try:
+            found = opened(here)
+        except (NamespaceError, sqlite3.Error):
+            refused += 1
+            assert name != "metadata.copy"
+            repair_store(here / NAME)
+            found = opened(here)
+            repaired += 1
+        else:
+            healed += 1
+        assert found == nodes
+    assert healed
+    assert name == "metadata.copy" or repaired == refused > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+async def test_a_reader_is_refused_or_sees_everything(
+    name: str, killed: tuple[Path, dict[str, bytes]], tmp_path: Path
+) -> None:
+    source, nodes = killed
+    for data in damages((source / name).read_bytes(), name)[::6]:
+        here = copied(source, tmp_path / "here")
+        (here / name).write_bytes(data)
+        try:
+            async with open_sqlite_reader(here / NAME, is_fixed=True) as reader:
+                found = {path: (await reader.get(path)).value for path in reader._nodes}
+        except (NamespaceError, sqlite3.Error):
+            continue
+        assert found == nodes
+
+
+def test_an_older_copy_of_the_database_is_told(killed: tuple[Path, dict[str, bytes]], tmp_path: Path) -> None:
+    source, nodes = killed
+    here = copied(source, tmp_path / "here")
+    opened(here)
+    older = (here / NAME).read_bytes()
+    tree = SqliteTree(here / NAME)
+    tree.put("/n1", b"1", -1)
+    tree.put("/n1", b"2", -1)
+    tree.close()
+    (here / NAME).write_bytes(older)
+    with pytest.raises(StoreLostError, match=r"its last changes are lost.*dlog repair"):
+        opened(here)
+    assert "last changes are lost" in (find_loss(here / NAME) or "")
+    repair_store(here / NAME)
+    assert opened(here) == {**nodes, "/n1": b"2"}
+    assert find_loss(here / NAME) is None
+
+
+def test_a_node_that_differs_from_its_copy_is_told(
+    killed: tuple[Path, dict[str, bytes]], tmp_path: Path
+) -> None:
+    source, nodes = killed
+    here = copied(source, tmp_path / "here")
+    for change in ("UPDATE node SET value = x'00' WHERE path = '/n1'", "DELETE FROM node WHERE path = '/n1'"):
+        database = sqlite3.connect(here / NAME)
+        database.execute(change)
+        database.commit()
+        database.close()
+        with pytest.raises(StoreLostError, match="node '/n1' is damaged"):
+            opened(here)
+        repair_store(here / NAME)
+        assert opened(here) == nodes
+
+
+def test_a_change_that_was_copied_and_not_committed_is_taken(
+    killed: tuple[Path, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The power is cut between the two writes."""
+    source, nodes = killed
+    here, cut = copied(source, tmp_path / "here"), tmp_path / "cut"
+    tree = SqliteTree(here / NAME)
+
+    def cut_power() -> None:
+        shutil.rmtree(cut, ignore_errors=True)
+        copied(here, cut)  # the last time is right before the commit
+
+    monkeypatch.setattr(tree, "_check_place", cut_power)
+    tree.put("/n2", b"late", -1)
+    assert read_changes((cut / "metadata.copy").read_bytes())[-1].rows["/n2"] is not None
+    for _ in range(2):
+        assert opened(cut) == {**nodes, "/n2": b"late"}
+    tree.close()
+
+
+def test_a_copy_that_a_power_cut_left_behind_is_written_again(
+    killed: tuple[Path, dict[str, bytes]], tmp_path: Path
+) -> None:
+    source, nodes = killed
+    here = copied(source, tmp_path / "here")
+    copy = here / "metadata.copy"
+    end = read_changes(copy.read_bytes())[-4].end
+    os.truncate(copy, end)
+    assert opened(here) == nodes
+    assert opened(here) == nodes
+    copy.unlink()
+    assert opened(here) == nodes
+    assert {path: row[0] for path, row in state_at(read_changes(copy.read_bytes()), 10**9).items()} == nodes
+
+
+def test_a_store_of_a_release_without_copies_opens_and_gets_one(
+    killed: tuple[Path, dict[str, bytes]], tmp_path: Path
+) -> None:
+    source, nodes = killed
+    here = copied(source, tmp_path / "here")
+    database = sqlite3.connect(here / NAME)
+    database.execute("DROP TABLE copied")
+    database.commit()
+    database.close()
+    (here / "metadata.copy").unlink()
+    assert opened(here) == nodes
+    assert (here / "metadata.copy").exists()
+
+
+def test_two_processes_append_to_one_copy(tmp_path: Path) -> None:
+    one, two = SqliteTree(tmp_path / NAME), SqliteTree(tmp_path / NAME)
+    for number in range(6):
+        tree = (one, two)[number % 2]
+        tree.create(f"/{number}", b"x", ephemeral=True, sequential=False, parents=False)
+    changes = read_changes((tmp_path / "metadata.copy").read_bytes())
+    assert set(state_at(changes, 10**9)) == {"/", *(f"/{number}" for number in range(6))}
+    one.close()
+    two.close()
+    assert set(opened(tmp_path)) == {"/"}
+
+
+@given(st.binary(max_size=200), st.integers(0, 400))
+def test_any_bytes_are_read_without_an_error(data: bytes, cut: int) -> None:
+    assert read_changes(data) == []
+    sound = encode_snapshot(7, b"d" * 16, {"/": (b"", 0, 0, 0, 0, 0, 0, 0)})
+    record, _ = encode_change(8, b"d" * 16, {"/a": (b"v", 0, 0, 0, 0, 0, 8, 8), "/b": None})
+    whole = sound + record
+    assert len(read_changes(whole + data)) == 2
+    assert len(read_changes(whole[:cut])) <= 2
