@@ -1,4 +1,4 @@
-"""A figure stands in one place: speed in docs/performance.md; and the pages name what exists."""
+"""A figure of speed is one of docs/performance.md; and the pages name what exists."""
 
 from __future__ import annotations
 
@@ -10,8 +10,29 @@ _SPEED = re.compile(r"\d[\d,.]*\s*(?:ms\b|us\b|records/s|entries/s|MB/s|MiB/s)")
 _REGISTRY = re.compile(r"pip install '?dlog-streams")
 
 
-def test_readme_quotes_no_figure_of_speed() -> None:
-    assert _SPEED.findall((ROOT / "README.md").read_text("utf-8")) == []
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|\n").split("|")]
+
+
+def test_readme_quotes_no_figure_of_speed_but_in_its_table() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert _SPEED.findall(re.sub(r"^\|.*\n", "", text, flags=re.MULTILINE)) == []
+
+
+def test_readme_has_the_figures_of_the_page_of_performance() -> None:
+    numbers = (ROOT / "README.md").read_text("utf-8").partition("## Numbers")[2].partition("\n## ")[0]
+    bars = (ROOT / "docs" / "performance.md").read_text("utf-8").partition("## Bars")[2].partition("\n## ")[0]
+    measured = {cells[0]: cells[-1] for line in bars.splitlines() if len(cells := _cells(line)) == 4}
+    rows = re.findall(r"^\| (?!work).*$", numbers, re.MULTILINE)
+    assert len(rows) == 3
+    for row in rows:
+        work, *figures = _cells(row)
+        kind = re.match(r"one awaited append|\S+ of 1 KiB", work)
+        assert kind is not None, row
+        for deployment, figure in zip(("embedded", "three replicas"), figures, strict=True):
+            names = [name for name in measured if name.startswith(f"{kind[0]}, {deployment}")]
+            assert len(names) == 1, row
+            assert re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d.,])", measured[names[0]]), row
 
 
 def test_no_text_tells_to_install_from_a_registry_that_does_not_have_it() -> None:
