@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import attrs
 import trio
 
 from bookie.bookie_status import STATUS_NAME, BookieStatus, decode_status, encode_status, newest_status
@@ -37,6 +38,38 @@ _CURRENT = "current"
 _FILL_PAUSE_S = 0.02
 
 
+@attrs.frozen
+class WatchedDisks:
+    """The directories of one bookie, and the space that it keeps back on them."""
+
+    disk: Disk
+    ledger_directories: Sequence[Path] = attrs.field(validator=attrs.validators.min_len(1))
+    journal_directories: Sequence[Path] = ()
+    reserves: Sequence[Reserve] = attrs.field(default=(), kw_only=True)
+    """Filled while there is enough space; the flush that needs one frees it."""
+    other_reserves: Sequence[Reserve] = attrs.field(default=(), kw_only=True)
+    """Filled elsewhere."""
+
+    def usage(self, directory: Path) -> tuple[int, int]:
+        """The total bytes of the directory's disk, and the bytes that clients may still use."""
+        usage, here = self.disk.usage(directory), directory / _CURRENT
+        given_bytes = sum(
+            reserve.given_bytes()
+            for reserve in (*self.reserves, *self.other_reserves)
+            if reserve.directory == here
+        )
+        return usage.total_bytes, max(0, usage.free_bytes - given_bytes)
+
+
+@attrs.frozen
+class DiskWatchConfig:
+    """When a bookie is read-only, besides what an operator asks for."""
+
+    fullness: FullnessConfig
+    is_forced: bool = attrs.field(default=False, kw_only=True)  # until the next start, whatever the disks
+    persists: bool = attrs.field(default=False, kw_only=True)  # over restarts (``BOOKIE_STATUS``)
+
+
 class DiskWatch:
     """Keeps ``Rights`` up to date. On the loop; call ``load``, then ``check``, then ``run``."""
 
@@ -44,41 +77,27 @@ class DiskWatch:
         self,
         rights: Rights,
         registration: Registration,
-        disk: Disk,
-        config: FullnessConfig,
+        disks: WatchedDisks,
+        config: DiskWatchConfig,
         *,
-        ledger_directories: Sequence[Path],
-        journal_directories: Sequence[Path] = (),
-        is_forced: bool = False,
-        persists: bool = False,
-        reserves: Sequence[Reserve] = (),
-        other_reserves: Sequence[Reserve] = (),
-        backlog_bytes: Callable[[], int | None] = lambda: None,
         wall_ms: Callable[[], int],
+        backlog_bytes: Callable[[], int | None] = lambda: None,
         on_fullness: Callable[[Fullness], None] = lambda fullness: None,
     ) -> None:
         """The constructor reads nothing.
 
         Args:
-            on_fullness: Called with the result of each check.
-            is_forced: Read-only until the next start, however full the disks are.
-            persists: Keep the state over restarts (``BOOKIE_STATUS``).
-            reserves: Filled while there is enough space; the flush that needs one frees it.
-            other_reserves: Filled elsewhere.
             backlog_bytes: What a storage that was opened on a full disk has to flush when it is opened again;
                 None for another one.
+            on_fullness: Called with the result of each check.
         """
-        assert ledger_directories  # ``StorageConfig`` has at least one
         self._rights = rights
         self._registration = registration
-        self._disk = disk
-        self._config = config
-        self._ledger_directories = tuple(ledger_directories)
-        self._journal_directories = tuple(journal_directories)
-        self._is_forced = is_forced
-        self._persists = persists
-        self._reserves = reserves
-        self._all_reserves = (*reserves, *other_reserves)
+        self._disks = disks
+        self._disk = disks.disk
+        self._config = config.fullness
+        self._is_forced = config.is_forced
+        self._persists = config.persists
         self._backlog_bytes = backlog_bytes
         self._free_bytes = 0  # of the fullest disk, for clients
         self._wall_ms = wall_ms
@@ -115,7 +134,7 @@ class DiskWatch:
         if not self._persists:
             return
         found: list[BookieStatus] = []
-        for directory in self._ledger_directories:
+        for directory in self._disks.ledger_directories:
             path = directory / _CURRENT / STATUS_NAME
             try:
                 found.append(decode_status(await self._disk.run(self._disk.read_file, path)))
@@ -228,10 +247,10 @@ class DiskWatch:
 
     async def _measure(self) -> Fullness:
         usages = []
-        for directory in self._ledger_directories:
-            usages.append(await self._in_thread(self._usage, directory))
+        for directory in self._disks.ledger_directories:
+            usages.append(await self._in_thread(self._disks.usage, directory))
             await self._in_thread(self._disk.check_directory, directory / _CURRENT)
-        for directory in self._journal_directories:
+        for directory in self._disks.journal_directories:
             await self._in_thread(self._disk.check_directory, directory / _CURRENT)
         self._free_bytes = min(free_bytes for _, free_bytes in usages)
         return evaluate_fullness(
@@ -239,14 +258,6 @@ class DiskWatch:
             was_writable=self._has_space,
             config=self._config,
         )
-
-    def _usage(self, directory: Path) -> tuple[int, int]:
-        usage = self._disk.usage(directory)
-        here = directory / _CURRENT
-        given_bytes = sum(
-            reserve.given_bytes() for reserve in self._all_reserves if reserve.directory == here
-        )
-        return usage.total_bytes, max(0, usage.free_bytes - given_bytes)
 
     async def _in_thread(self, job: Callable[[Path], T], directory: Path) -> T:
         try:
@@ -264,7 +275,7 @@ class DiskWatch:
             return
         data = encode_status(BookieStatus(state[0], self._wall_ms(), state[1]))
         stored = 0
-        for directory in self._ledger_directories:
+        for directory in self._disks.ledger_directories:
             path = directory / _CURRENT / STATUS_NAME
             try:
                 await self._disk.run(self._disk.replace_file, path, data)
@@ -276,7 +287,7 @@ class DiskWatch:
 
     async def _fill_reserves(self) -> None:
         """Fill them, until there is a change to announce; the next check goes on."""
-        for reserve in self._reserves:
+        for reserve in self._disks.reserves:
             is_growing = True
             while is_growing and not self._changed.is_set():
                 is_growing = await self._disk.run(reserve.fill)
@@ -285,5 +296,5 @@ class DiskWatch:
     def _usage_text(self, fullness: Fullness) -> str:
         return ", ".join(
             f"{directory} {share:.1%} used"
-            for directory, share in zip(self._ledger_directories, fullness.used, strict=True)
+            for directory, share in zip(self._disks.ledger_directories, fullness.used, strict=True)
         )

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 import attrs
 
 from bookie.cluster.registration import OpenStore
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout
 from ledger.client import LedgerClient, open_ledger_client
@@ -26,17 +27,27 @@ from ledger.transport.transport import Dial
 class ClusterAccess:
     """The cluster that one bookie belongs to."""
 
-    session: Callable[[], MetadataStore]  # the bookie's own, which another one replaces when it expires
+    nodes: ClusterNodes
     open_store: OpenStore
-    root: str
-    layout: Layout
     client_config: Callable[[], ClientConfig]  # certificates may be new at each call
     dial: Dial = dial_tcp
 
     @property
+    def root(self) -> str:
+        return self.nodes.root
+
+    @property
+    def layout(self) -> Layout:
+        return self.nodes.layout
+
+    def session(self) -> MetadataStore:
+        """The bookie's present session."""
+        return self.nodes.session()
+
+    @property
     def catalog(self) -> LedgerCatalog:
         """The ledgers, through the bookie's present session."""
-        return LedgerCatalog(self.session(), self.root, self.layout)
+        return self.nodes.catalog
 
     @property
     def marks(self) -> UnderReplicatedLedgers:

@@ -48,11 +48,11 @@ from bookie.identity.cookie_check import (
     write_version_files,
 )
 from bookie.identity.incarnation import Incarnation, IncarnationNumber, incarnation_mismatch
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.storage import dirty_marks
 from bookie.storage.config import StorageConfig
 from bookie.storage.storage import Storage
 from ledger.catalog.connection_retry import retry_lost_connection
-from ledger.catalog.paths import Layout
 from ledger.metadata_store.store import MetadataStore
 
 if TYPE_CHECKING:
@@ -80,15 +80,13 @@ class StartupCheck:
 
     def __init__(
         self,
-        store: MetadataStore,
-        root: str,
-        layout: Layout,
+        nodes: ClusterNodes,
         disk: Disk,
         check: CookieCheck,
         config: StartupCheckConfig,
         loss_reason: str | None,
     ) -> None:
-        self._store, self._root, self._layout, self._disk = store, root, layout, disk
+        self._store, self._nodes, self._disk = nodes.session(), nodes, disk
         self._check, self._config = check, config
         self.loss_reason = loss_reason  # why entries may be missing from the disks; None: none are
         self._ledger_directories = [Path(name) / CURRENT for name in check.cookie.ledger_directories]
@@ -113,7 +111,7 @@ class StartupCheck:
         bookie_id = check.cookie.bookie_id
         count = 0
         if self.loss_reason is not None and self._config.limbo:
-            count = await put_in_limbo(storage, self._store, self._root, self._layout, bookie_id)
+            count = await put_in_limbo(storage, self._store, self._nodes.root, self._nodes.layout, bookie_id)
             if count:
                 log.warning(
                     "bookie %s: %d ledgers are in limbo (%s): the bookie denies none of their entries, and"
@@ -124,7 +122,7 @@ class StartupCheck:
                 )
         try:
             if check.verdict is DirectoryVerdict.NEW:
-                await create_cookie(self._store, self._root, check, timeout_s=START_RETRY_S)
+                await create_cookie(self._store, self._nodes.root, check, timeout_s=START_RETRY_S)
             if check.verdict is not DirectoryVerdict.START:
                 log.info("cookie of bookie %s: %s", bookie_id, check.verdict.value)
             await retry_lost_connection(
@@ -167,9 +165,7 @@ class StartupCheck:
 
 
 async def begin_startup_check(
-    store: MetadataStore,
-    root: str,
-    layout: Layout,
+    nodes: ClusterNodes,
     disk: Disk,
     cookie: Cookie,
     storage_config: StorageConfig,
@@ -190,11 +186,11 @@ async def begin_startup_check(
         DirectoryError: A directory cannot be created, read or written.
         NamespaceError: The metadata store failed. A lost connection was tried again for ``START_RETRY_S``.
     """
-    config = config or StartupCheckConfig()
+    config, store = config or StartupCheckConfig(), nodes.session()
     check = await retry_lost_connection(
         lambda: check_cookies(
             store,
-            root,
+            nodes.root,
             disk,
             cookie,
             possible_ids=possible_ids,
@@ -216,7 +212,7 @@ async def begin_startup_check(
     except OSError as exc:
         raise _directory_error(cookie.bookie_id, exc) from exc
     await write_version_files(disk, check)
-    return StartupCheck(store, root, layout, disk, check, config, loss_reason)
+    return StartupCheck(nodes, disk, check, config, loss_reason)
 
 
 def _directory_error(bookie_id: str, exc: OSError) -> DirectoryError:

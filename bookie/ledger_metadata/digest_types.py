@@ -9,17 +9,13 @@ Always: if the store does not reply in time, the type is not known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import attrs
 import trio
 
-from ledger.catalog.catalog import LedgerCatalog
-from ledger.catalog.paths import Layout
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from ledger.digest import DigestType
 from ledger.errors import LedgerError
 from ledger.metadata_store.errors import NamespaceError
-from ledger.metadata_store.store import MetadataStore
 
 READS_AT_ONCE = 4
 TIMEOUT_S = 5.0
@@ -29,9 +25,7 @@ TIMEOUT_S = 5.0
 class DigestTypes:
     """Implements ``DigestTypeOf`` with the metadata store of the current session."""
 
-    store: Callable[[], MetadataStore]
-    root: str
-    layout: Layout
+    nodes: ClusterNodes
     _limiter: trio.CapacityLimiter = attrs.field(
         factory=lambda: trio.CapacityLimiter(READS_AT_ONCE), init=False
     )
@@ -41,8 +35,7 @@ class DigestTypes:
         with trio.move_on_after(TIMEOUT_S):
             async with self._limiter:
                 try:
-                    catalog = LedgerCatalog(self.store(), self.root, self.layout)
-                    metadata = (await catalog.get(ledger_id)).metadata
+                    metadata = (await self.nodes.catalog.get(ledger_id)).metadata
                 except (NamespaceError, LedgerError):
                     return None
                 # Metadata of format version 1 may store no type. Then the field has Java's default.

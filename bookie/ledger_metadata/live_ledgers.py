@@ -12,7 +12,7 @@ Source: ScanAndCompareGarbageCollector.java (``verifyMetadataOnGC``); nats-io/na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import attrs
@@ -24,6 +24,7 @@ from bookie.errors import BookieServerError, ClusterRestoredError, DirectoryErro
 from bookie.gc.log_collector import LogCollector
 from bookie.gc.tombstones import Tombstones
 from bookie.identity.cookie_check import read_instance_id
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.requests.service import BookieService
 from bookie.storage.config import CURRENT
 from ledger.catalog.catalog import LedgerCatalog
@@ -82,9 +83,7 @@ async def named_ledgers(
 class LiveLedgers:
     """Implements ``gc.LiveLedgers`` with the metadata store of the current session."""
 
-    store: Callable[[], MetadataStore]
-    root: str
-    layout: Layout
+    nodes: ClusterNodes
     bookie_id: str
     instance_id: str | None
     requests_per_s: float = 1000  # limits the reads of single nodes
@@ -96,12 +95,12 @@ class LiveLedgers:
             ClusterChangedError, NamespaceError: The store cannot be read, or cannot be trusted.
             ClusterRestoredError: A backup was restored, and ledgers created after it may be missing.
         """
-        store = self.store()
+        store = self.nodes.session()
         await self._check_cluster(store)
-        live = await named_ledgers(store, self.root, self.layout, local, self.requests_per_s)
+        live = await named_ledgers(store, self.nodes.root, self.nodes.layout, local, self.requests_per_s)
         await self._check_cluster(store)
         if await self._is_restored(store):
-            raise ClusterRestoredError(self.root)
+            raise ClusterRestoredError(self.nodes.root)
         return live
 
     async def find(self, ledger_ids: Iterable[int]) -> Collection[int]:
@@ -112,7 +111,7 @@ class LiveLedgers:
         Raises:
             ClusterChangedError, NamespaceError: The store cannot be read, or cannot be trusted.
         """
-        store = self.store()
+        store = self.nodes.session()
         await self._check_cluster(store)  # reads after it see every change made before it
         found: set[int] = set()
         bucket = TokenBucket(self.requests_per_s)
@@ -121,7 +120,7 @@ class LiveLedgers:
 
         async def look_up(_worker: int) -> None:
             for ledger_id in remaining:
-                path = node_of(self.root, self.layout, ledger_id)
+                path = node_of(self.nodes.root, self.nodes.layout, ledger_id)
                 if path is None:
                     continue
                 await trio.sleep(bucket.take(1, trio.current_time()))
@@ -134,7 +133,7 @@ class LiveLedgers:
 
     async def _is_restored(self, store: MetadataStore) -> bool:
         """Read after the look-ups: a store without a ledger has the marker by then, if it was restored."""
-        return await store.exists(f"{self.root}/{RESTORED}") is not None
+        return await store.exists(f"{self.nodes.root}/{RESTORED}") is not None
 
     async def wait_change(self, ledger_ids: Iterable[int]) -> None:
         """Return when one of the ledgers may have been changed or deleted since the call.
@@ -142,36 +141,37 @@ class LiveLedgers:
         Raises:
             NamespaceError: The store cannot be read.
         """
-        store, changed = self.store(), trio.Event()
+        store, changed = self.nodes.session(), trio.Event()
         for ledger_id in ledger_ids:
-            path = node_of(self.root, self.layout, ledger_id)
+            path = node_of(self.nodes.root, self.nodes.layout, ledger_id)
             if path is None or await store.exists(path, watch=changed) is None:
                 return
         await changed.wait()
 
     async def _check_cluster(self, store: MetadataStore) -> None:
-        await store.sync(self.root)
+        root, layout = self.nodes.root, self.nodes.layout
+        await store.sync(root)
         try:
-            layout = (await store.get(f"{self.root}/{LAYOUT}")).value
-            await store.get(f"{self.root}/{COOKIES}/{self.bookie_id}")
+            found = (await store.get(f"{root}/{LAYOUT}")).value
+            await store.get(f"{root}/{COOKIES}/{self.bookie_id}")
         except NoNodeError as exc:
             raise ClusterChangedError(
                 f"{exc.path} is gone: the metadata store was wiped, or it is another cluster's; no ledger is"
                 " deleted"
             ) from exc
         try:
-            is_same = decode_layout(layout) is self.layout
+            is_same = decode_layout(found) is layout
         except MetadataFormatError:
             is_same = False
         if not is_same:
             raise ClusterChangedError(
-                f"{self.root}/{LAYOUT} was {self.layout.name} and is {layout[:120]!r}: the metadata store is"
+                f"{root}/{LAYOUT} was {layout.name} and is {found[:120]!r}: the metadata store is"
                 " damaged or another cluster's; no ledger is deleted"
             )
-        found = await read_instance_id(store, self.root)
-        if found != self.instance_id:
+        instance_id = await read_instance_id(store, root)
+        if instance_id != self.instance_id:
             raise ClusterChangedError(
-                f"the instance id under {self.root} was {self.instance_id} and is {found}: the cluster was"
+                f"the instance id under {root} was {self.instance_id} and is {instance_id}: the cluster was"
                 " formatted, or the store is another cluster's; no ledger is deleted"
             )
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import trio
 
 from bookie.disk.token_bucket import TokenBucket
 from bookie.errors import BookieConfigError
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.requests.permissions import (
     NO_SUCH_LEDGER,
     OUT_OF_REACH,
@@ -31,11 +32,8 @@ from bookie.requests.permissions import (
     Permissions,
     PermissionsConfig,
 )
-from ledger.catalog.catalog import LedgerCatalog
-from ledger.catalog.paths import Layout
 from ledger.errors import LedgerMetadataError, MetadataFormatError, NoSuchLedgerError, PolicyError
 from ledger.metadata_store.errors import NamespaceError, NoNodeError
-from ledger.metadata_store.store import MetadataStore
 from ledger.policy import POLICY_NODE, UNMARKED, LogMark, Right, Rule, parse_policy
 from ledger.runtime.tasks.failure_domain import failure_domain
 from ledger.runtime.tasks.task_errors import for_each
@@ -92,9 +90,7 @@ class _Known:
 class LogPermissions:
     """Implements ``Decide`` with the metadata store of the current session."""
 
-    store: Callable[[], MetadataStore]
-    root: str
-    layout: Layout
+    nodes: ClusterNodes
     namespaces: tuple[str, ...]
     _known: dict[str, _Known] = attrs.field(factory=dict, init=False)
     _places: trio.CapacityLimiter = attrs.field(
@@ -120,7 +116,7 @@ class LogPermissions:
     async def check_namespaces(self) -> None:
         """Raise ``BookieConfigError`` if a namespace does not exist; warn if it has no policy."""
         for namespace in self.namespaces:
-            store = self.store()
+            store = self.nodes.session()
             if await store.exists(namespace) is None:
                 raise BookieConfigError(
                     f"policyNamespaces: the metadata store of this bookie has no node {namespace}. A bookie"
@@ -210,7 +206,7 @@ class LogPermissions:
         return OUT_OF_REACH
 
     async def _mark(self, ledger_id: int) -> LogMark | None:
-        catalog = LedgerCatalog(self.store(), self.root, self.layout)
+        catalog = self.nodes.catalog
         try:
             found = await catalog.get(ledger_id)
         except NoSuchLedgerError:
@@ -241,7 +237,7 @@ class LogPermissions:
 
     async def _read_policy(self, namespace: str, before: _Known | None) -> _Known:
         read_at_s, path = trio.current_time(), f"{namespace}/{POLICY_NODE}"
-        store = self.store()
+        store = self.nodes.session()
         await store.sync(path)
         try:
             source = (await store.get(path)).value

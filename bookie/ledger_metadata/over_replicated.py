@@ -21,8 +21,9 @@ import trio
 
 from bookie.disk.token_bucket import TokenBucket
 from bookie.errors import BookieServerError
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from ledger.catalog.catalog import LedgerCatalog
-from ledger.catalog.paths import Layout, underreplicated_lock_path
+from ledger.catalog.paths import underreplicated_lock_path
 from ledger.errors import LedgerError, NoSuchLedgerError
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_store.errors import NamespaceError, NodeExistsError, NoNodeError
@@ -41,9 +42,7 @@ def is_over_replicated(metadata: LedgerMetadata, bookie_id: str) -> bool:
 class OverReplicated:
     """Implements ``gc.DeleteOverReplicated`` with the metadata store of the current session."""
 
-    store: Callable[[], MetadataStore]
-    root: str
-    layout: Layout
+    nodes: ClusterNodes
     bookie_id: str
     host_name: str  # written into the lock, for operators
     requests_per_s: float = 1000
@@ -75,7 +74,7 @@ class OverReplicated:
         self, ledger_id: int, delete: Callable[[int], Awaitable[None]]
     ) -> bool:
         try:
-            found = await LedgerCatalog(self.store(), self.root, self.layout).get(ledger_id)
+            found = await self.nodes.catalog.get(ledger_id)
         except NoSuchLedgerError:
             return False  # the next round of the garbage collection checks that and deletes it
         return is_over_replicated(found.metadata, self.bookie_id) and await self._delete_locked(
@@ -83,12 +82,12 @@ class OverReplicated:
         )
 
     async def _delete_locked(self, ledger_id: int, delete: Callable[[int], Awaitable[None]]) -> bool:
-        store = self.store()
-        lock = underreplicated_lock_path(self.root, ledger_id)
+        store = self.nodes.session()
+        lock = underreplicated_lock_path(self.nodes.root, ledger_id)
         if not await self._lock(store, lock):
             return False
         try:
-            catalog = LedgerCatalog(store, self.root, self.layout)
+            catalog = LedgerCatalog(store, self.nodes.root, self.nodes.layout)
             try:
                 metadata = (await catalog.get_newest(ledger_id)).metadata
             except LedgerError:

@@ -51,7 +51,7 @@ class Server:
         wall_ms: Callable[[], int] = wall_ms,
     ) -> None:
         """``wall_ms``: the date that replies to long polls carry."""
-        self._service = service
+        self.service = service
         self._config = config = config or ServerConfig()
         self._wall_ms = wall_ms
         self._connections: dict[Connection, None] = {}
@@ -140,7 +140,7 @@ class Server:
 
     async def _serve_peer(self, stream: trio.abc.Stream) -> None:
         connection = Connection(
-            self._service,
+            self.service,
             self._config,
             stream,
             self._wall_ms,
@@ -214,7 +214,7 @@ class Server:
             connection.stop_receiving()
         with trio.move_on_after(timeout_s) as scope:
             settled = trio.Event()
-            storage = self._service.storage
+            storage = self.service.storage
             storage.submit(storage.new_batch(), lambda error: settled.set())
             await settled.wait()
             for connection in list(self._connections):

@@ -25,6 +25,7 @@ import trio
 from bookie.disk.disk import no_space
 from bookie.disk.real_disk import RealDisk
 from bookie.errors import BookieServerError, MetadataLostError
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.digest_types import DigestTypes
 from bookie.main import Bookie, open_bookie
 from bookie.storage.config import CURRENT, StorageConfig
@@ -94,7 +95,7 @@ async def open_hosted_bookie(
         compaction=COMPACTION,
     )
     disk = RealDisk()
-    digest_types = DigestTypes(lambda: store, root, layout)
+    digest_types = DigestTypes(ClusterNodes(lambda: store, root, layout))
     garbage: EmbeddedGarbage | None = None
 
     def is_in_place() -> bool:

@@ -17,6 +17,7 @@ from bookie.disk.real_disk import RealDisk
 from bookie.healing.integrity import IntegrityConfig, IntegrityRepair
 from bookie.identity.cookie import Cookie
 from bookie.index.index_factory import IndexConfig
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.gone_ledgers import GoneLedgers
 from bookie.ledger_metadata.live_ledgers import LiveLedgers, ServedLedgers
 from bookie.main import Bookie, open_bookie
@@ -86,9 +87,7 @@ class Bookies:
     async def begin(self, name: str, config: StartupCheckConfig = STARTUP_CHECK) -> StartupCheck:
         """Do only the first half of a start."""
         return await begin_startup_check(
-            self.store,
-            ROOT,
-            LAYOUT,
+            ClusterNodes(lambda: self.store, ROOT, LAYOUT),
             RealDisk(),
             self.cookie(name),
             self.storage_config(name),
@@ -115,7 +114,8 @@ class Bookies:
             async with open_bookie(storage_config) as bookie:
                 count = await startup_check.complete(bookie.storage)
                 gone = GoneLedgers(
-                    LiveLedgers(lambda: self.store, ROOT, LAYOUT, name, None), ServedLedgers(bookie.service)
+                    LiveLedgers(ClusterNodes(lambda: self.store, ROOT, LAYOUT), name, None),
+                    ServedLedgers(bookie.service),
                 )
                 repair = IntegrityRepair(bookie.storage, name, self.open_client, gone, INTEGRITY)
                 async with trio.open_nursery() as nursery:

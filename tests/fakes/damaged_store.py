@@ -37,6 +37,7 @@ from bookie.gc.compaction_rules import CompactionConfig
 from bookie.identity.cookie import Cookie
 from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.journal.files import JournalConfig
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_record import UNKNOWN_KEY
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
@@ -166,7 +167,8 @@ async def opened(
     """The storage as a bookie opens it: with its cookie, and after the startup check."""
     cookie = Cookie(NAME, (str(root / "journal"),), (str(root / "ledgers"),), (), None)
     async with open_memory_store(tree) as store:
-        startup_check = await begin_startup_check(store, ROOT, LAYOUT, disk, cookie, config)
+        nodes = ClusterNodes(lambda: store, ROOT, LAYOUT)
+        startup_check = await begin_startup_check(nodes, disk, cookie, config)
         async with open_storage(disk, config, wall_ms=lambda: 1000) as storage:
             await startup_check.complete(storage)
             yield storage

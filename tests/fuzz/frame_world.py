@@ -21,6 +21,7 @@ import attrs
 import trio
 
 from bookie import main as bookie_main
+from bookie import upkeep
 from bookie.auth.tls import TlsConfig
 from bookie.cluster.cluster_root import create_cluster
 from bookie.config.bookie_config import BookieConfig, parse_config
@@ -111,15 +112,15 @@ def line_of(error: BaseException) -> str:
 
 @contextmanager
 def recorded(name: str, made: list[Any]) -> Iterator[None]:
-    """Keep what ``bookie.main`` makes of this class."""
-    original: Callable[..., Any] = getattr(bookie_main, name)
+    """Keep what ``bookie.upkeep`` makes of this class."""
+    original: Callable[..., Any] = getattr(upkeep, name)
 
     def make(*args: Any, **more: Any) -> Any:
         one = original(*args, **more)
         made.append(one)
         return one
 
-    with mock.patch.object(bookie_main, name, make):
+    with mock.patch.object(upkeep, name, make):
         yield
 
 

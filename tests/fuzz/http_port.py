@@ -25,7 +25,7 @@ from trio.testing import open_stream_to_socket_listener
 from bookie.config.admin_config import AdminConfig
 from bookie.disk.fullness import FullnessConfig
 from bookie.disk.real_disk import RealDisk
-from bookie.disk_watch import DiskWatch
+from bookie.disk_watch import DiskWatch, DiskWatchConfig, WatchedDisks
 from bookie.gc.collector import GarbageCollector
 from bookie.http import Admin, serve_admin
 from bookie.http.routes.table import ROUTES
@@ -136,9 +136,8 @@ async def open_http_target() -> AsyncIterator[tuple[int, GoodClient]]:
             watch = DiskWatch(
                 bookie.service.rights,
                 nothing,
-                RealDisk(),
-                FullnessConfig(full=1.0, warn=1.0, low=1.0),
-                ledger_directories=config.ledger_directories,
+                WatchedDisks(RealDisk(), config.ledger_directories),
+                DiskWatchConfig(FullnessConfig(full=1.0, warn=1.0, low=1.0)),
                 wall_ms=lambda: 0,
             )
             admin = Admin("fuzz:1", bookie.service, garbage, watch, wall_ms=lambda: 0, is_ready=True)

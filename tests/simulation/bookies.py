@@ -41,6 +41,7 @@ from bookie.identity.cookie import Cookie
 from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.index.page_cache import PageIndexConfig
 from bookie.journal.files import JournalConfig
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.gone_ledgers import GoneLedgers
 from bookie.ledger_metadata.live_ledgers import LiveLedgers, ServedLedgers
 from bookie.ledger_metadata.new_ledger_check import NewLedgerCheck
@@ -302,7 +303,7 @@ class BookieMachine:
         named = self._named_in()
         if not self.ignores_cookies:
             startup_check = await begin_startup_check(
-                store, ROOT, layout, disk, cookie, self._config, config=STARTUP_CHECK
+                ClusterNodes(lambda: store, ROOT, layout), disk, cookie, self._config, config=STARTUP_CHECK
             )
         async with open_storage(disk, self._config, wall_ms=self.wall_ms) as storage:
             if startup_check is not None:
@@ -339,7 +340,7 @@ class BookieMachine:
                 world.bookie_changed()
                 nursery.start_soon(registration.keep, lambda: world.session_of(self, node))
                 nursery.start_soon(self._watch_disk, disk, service, registration)
-                live = LiveLedgers(lambda: registration.store, ROOT, layout, self.name, None)
+                live = LiveLedgers(ClusterNodes(lambda: registration.store, ROOT, layout), self.name, None)
                 nursery.start_soon(self._collect, service, live)
                 service.new_ledgers = NewLedgers(NEW_LEDGERS, trio.current_time)
                 check = NewLedgerCheck(service.new_ledgers, live.find, ServedLedgers(service).delete_ledgers)

@@ -130,7 +130,7 @@ async def test_every_request_has_the_status_and_the_keys_of_apaches_bookie(
     token_path.write_bytes(TOKEN)
     token_path.chmod(0o600)
     more = f"httpServerEnabled=true\nhttpServerPort=0\nhttpServerTokenPath={token_path}\n"
-    caplog.set_level(logging.INFO, "bookie.main")
+    caplog.set_level(logging.INFO, "bookie.serving")
     tree = MemoryTree()
     with trio.fail_after(60):
         async with running(config_for(tmp_path, more), tree):
@@ -217,7 +217,7 @@ async def test_metrics_have_apaches_names_and_kinds_and_count_what_was_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     apaches = dict(line.split() for line in (HERE / "metrics.txt").read_text().splitlines())
-    caplog.set_level(logging.INFO, "bookie.main")
+    caplog.set_level(logging.INFO, "bookie.serving")
     more = "httpServerEnabled=true\nhttpServerPort=0\n"
     with trio.fail_after(60):
         async with running(config_for(tmp_path, more), MemoryTree()) as bookie:

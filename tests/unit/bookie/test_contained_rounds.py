@@ -21,6 +21,7 @@ from bookie.http.messages import AdminReply, AdminRequest, Method
 from bookie.http.router import Router, get
 from bookie.http.routes.recovery import _run_logged
 from bookie.identity.incarnation import Incarnation
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.log_permissions import LogPermissions
 from bookie.requests.permissions import Access, Decision, PeerPermissions
 from bookie.requests.service import BookieService
@@ -111,7 +112,7 @@ async def test_a_refresh_of_permissions(
 
     peer: PeerPermissions = Peer()  # type: ignore[assignment]
     monkeypatch.setattr(LogPermissions, "decide", decide)
-    permissions = LogPermissions(lambda: None, "/ledgers", Layout.FLAT, ())  # type: ignore[arg-type,return-value]
+    permissions = LogPermissions(ClusterNodes(lambda: None, "/ledgers", Layout.FLAT), ())  # type: ignore[arg-type,return-value]
     permissions._refresh(peer, 7)
     await check_rounds(permissions.keep_fresh, "refresh of permissions", failing)
 

@@ -16,7 +16,7 @@ from bookie.disk.disk import DiskUsage
 from bookie.disk.fullness import FullnessConfig, evaluate_fullness
 from bookie.disk.real_disk import RealDisk
 from bookie.disk.reserve import Reserve
-from bookie.disk_watch import DiskWatch
+from bookie.disk_watch import DiskWatch, DiskWatchConfig, WatchedDisks
 from bookie.errors import DirectoryError, SpaceAgainError, StateError
 from bookie.requests.rights import Rights
 from ledger.metadata_store.errors import StoreUnreachableError
@@ -82,9 +82,17 @@ class Watched:
         self.watch = DiskWatch(
             self.rights,
             self.announced,  # type: ignore[arg-type]
-            self.disk,
-            more.pop("config", CONFIG),
-            ledger_directories=self.paths,
+            WatchedDisks(
+                self.disk,
+                self.paths,
+                more.pop("journal_directories", ()),
+                reserves=more.pop("reserves", ()),
+            ),
+            DiskWatchConfig(
+                more.pop("config", CONFIG),
+                is_forced=more.pop("is_forced", False),
+                persists=more.pop("persists", False),
+            ),
             wall_ms=lambda: self.now_ms,
             **more,
         )

@@ -32,6 +32,7 @@ from bookie.errors import (
 )
 from bookie.identity.address import Machine
 from bookie.ledger_metadata import new_ledger_check
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.live_ledgers import ClusterChangedError, LiveLedgers
 from bookie.main import open_bookie, run_bookie
 from ledger.catalog.catalog import LedgerCatalog
@@ -423,7 +424,7 @@ async def test_only_ledgers_missing_from_the_same_cluster_are_garbage(store: Mem
     await store.create("/ledgers/LAYOUT", Layout.HIERARCHICAL.text, parents=True)
     await store.create("/ledgers/cookies/b", parents=True)
     await store.create("/ledgers/00/0000/L0007", b"metadata", parents=True)
-    live = LiveLedgers(lambda: store, "/ledgers", Layout.HIERARCHICAL, "b", None)
+    live = LiveLedgers(ClusterNodes(lambda: store, "/ledgers", Layout.HIERARCHICAL), "b", None)
     assert set(await live([5, 7])) & {5, 7} == {7}
     await store.create("/ledgers/INSTANCEID", b"formatted")
     with pytest.raises(ClusterChangedError, match="formatted"):
@@ -439,7 +440,7 @@ async def test_no_ledger_is_garbage_in_a_restored_cluster(store: MemoryStore) ->
     await store.create("/ledgers/LAYOUT", Layout.HIERARCHICAL.text, parents=True)
     await store.create("/ledgers/cookies/b", parents=True)
     await store.create("/ledgers/00/0000/L0007", b"metadata", parents=True)
-    live = LiveLedgers(lambda: store, "/ledgers", Layout.HIERARCHICAL, "b", None)
+    live = LiveLedgers(ClusterNodes(lambda: store, "/ledgers", Layout.HIERARCHICAL), "b", None)
     await store.create("/ledgers/RESTORED")
     with pytest.raises(ClusterRestoredError, match="dlog metadata release"):
         await live([5, 7])

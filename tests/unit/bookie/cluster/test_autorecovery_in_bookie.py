@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bookie import main
+from bookie import serving
 from bookie.cluster.autorecovery import PAUSE_MAX_S, keep_running
 from bookie.config.bookie_config import load_config
 from ledger.catalog.paths import UNDERREPLICATION_LAYOUT, available_path, cookie_path
@@ -114,7 +114,7 @@ async def test_auto_recovery_begins_after_the_bookie_is_announced(
             was_announced.append(await store.exists(available_path("/ledgers", bookie_id)) is not None)
         began.set()
 
-    monkeypatch.setattr(main, "run_auto_recovery", begin)
+    monkeypatch.setattr(serving, "run_auto_recovery", begin)
     with trio.fail_after(TEST_TIMEOUT_S):
         async with running(config_for(tmp_path, WITH_AUTO_RECOVERY), tree):
             await began.wait()

@@ -15,7 +15,7 @@ from bookie.config.admin_config import AdminConfig
 from bookie.config.bookie_config import parse_config
 from bookie.disk.fullness import FullnessConfig
 from bookie.disk.real_disk import RealDisk
-from bookie.disk_watch import DiskWatch
+from bookie.disk_watch import DiskWatch, DiskWatchConfig, WatchedDisks
 from bookie.errors import BookieConfigError, ListenError
 from bookie.gc.collector import GarbageCollector
 from bookie.gc.compaction_rules import CompactionConfig
@@ -47,9 +47,8 @@ async def serving(directory: Path) -> AsyncIterator[tuple[Admin, str]]:
         watch = DiskWatch(
             service.rights,
             None,  # type: ignore[arg-type]  # it announces nothing here
-            RealDisk(),
-            FullnessConfig(full=1.0, warn=1.0, low=1.0),
-            ledger_directories=storage_config.ledger_directories,
+            WatchedDisks(RealDisk(), storage_config.ledger_directories),
+            DiskWatchConfig(FullnessConfig(full=1.0, warn=1.0, low=1.0)),
             wall_ms=lambda: 1_000_000,
         )
         admin = Admin("me:3181", service, garbage, watch, wall_ms=lambda: 1_000_000, is_ready=True)

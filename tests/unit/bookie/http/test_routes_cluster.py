@@ -19,6 +19,7 @@ from bookie.http.router import Router
 from bookie.http.routes import ledgers as ledger_routes
 from bookie.http.routes.cluster import space_texts
 from bookie.http.routes.table import ROUTES
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout, cookie_path
 from ledger.client import BookieSpace
@@ -64,10 +65,8 @@ async def routes(layout: Layout = Layout.HIERARCHICAL) -> AsyncIterator[Routes]:
         for bookie in world.cluster.bookies:
             await world.session.create(cookie_path("/ledgers", bookie), b"", parents=True)
         cluster = ClusterAccess(
-            lambda: world.session,
+            ClusterNodes(lambda: world.session, "/ledgers", layout),
             lambda: open_memory_store(world.cluster.tree),
-            "/ledgers",
-            layout,
             ClientConfig,
             dial=world.cluster.dial,
         )

@@ -11,6 +11,7 @@ import trio
 import trio.lowlevel
 
 from bookie.healing.integrity import IntegrityConfig, IntegrityRepair
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.gone_ledgers import GoneLedgers
 from bookie.ledger_metadata.live_ledgers import LiveLedgers, ServedLedgers
 from ledger.catalog.paths import cookie_path
@@ -31,7 +32,7 @@ class Limbo:
         self.bookies, self.client = bookies, client
         self.storage = running.bookie.storage
         self.served = ServedLedgers(running.bookie.service)
-        self.live = LiveLedgers(lambda: bookies.store, ROOT, LAYOUT, A, None)
+        self.live = LiveLedgers(ClusterNodes(lambda: bookies.store, ROOT, LAYOUT), A, None)
         self.rounds = 0
         self.ledgers: list[int] = []
 

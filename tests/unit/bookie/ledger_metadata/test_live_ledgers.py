@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bookie.identity.cookie_check import read_instance_id
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.live_ledgers import ClusterChangedError, LiveLedgers, node_of
 from ledger.catalog.paths import Layout, ledger_path
 from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
@@ -26,7 +27,8 @@ async def cluster(
         await store.create("/ledgers/INSTANCEID", instance_id)
         await store.create("/ledgers/cookies/b", parents=True)
         await store.create(ledger_path("/ledgers", layout, 7), parents=True)
-        yield store, LiveLedgers(lambda: store, "/ledgers", layout, "b", "one", requests_per_s=1e6)
+        nodes = ClusterNodes(lambda: store, "/ledgers", layout)
+        yield store, LiveLedgers(nodes, "b", "one", requests_per_s=1e6)
 
 
 @pytest.mark.parametrize("layout", LIMITED)

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 
 from bookie.auth.authentication import PeerIdentity
 from bookie.errors import BookieConfigError
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.log_permissions import (
     AGE_S,
     POLICY_S,
@@ -58,7 +59,7 @@ class Cluster:
 
     def over(self, store: Any, *namespaces: str) -> LogPermissions:
         names = namespaces or ("/shop", "/free")
-        return LogPermissions(lambda: store, "/ledgers", Layout.HIERARCHICAL, names)
+        return LogPermissions(ClusterNodes(lambda: store, "/ledgers", Layout.HIERARCHICAL), names)
 
     async def ledger(self, ledger_id: int, custom: dict[str, bytes]) -> None:
         await self.catalog.create(attrs.evolve(METADATA, custom=custom), ledger_id)
@@ -306,7 +307,7 @@ async def test_a_ledger_that_is_deleted_is_forgotten_and_an_outage_keeps_what_is
 
     monkeypatch.setattr(LogPermissions, "decide", counted)
     store: Any = cluster.store
-    cluster.permissions.store = lambda: store
+    cluster.permissions.nodes = attrs.evolve(cluster.permissions.nodes, session=lambda: store)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cluster.permissions.keep_fresh)
         for ledger_id in (1, 9):
@@ -339,7 +340,7 @@ def test_the_age_of_a_decision_counts_in_its_lifetime() -> None:
     async def never() -> MetadataStore:
         raise AssertionError
 
-    made = LogPermissions(never, "/ledgers", Layout.HIERARCHICAL, ("/shop",))  # type: ignore[arg-type]
+    made = LogPermissions(ClusterNodes(never, "/ledgers", Layout.HIERARCHICAL), ("/shop",))  # type: ignore[arg-type]
 
     async def main() -> float:
         return made.permissions(PermissionsConfig(namespaces=("/shop",), lifetime_s=60)).period_s

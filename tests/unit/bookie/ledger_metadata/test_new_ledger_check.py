@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from bookie.errors import StorageFailedError
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.live_ledgers import ClusterChangedError, LiveLedgers
 from bookie.ledger_metadata.new_ledger_check import BATCH_MAX, INTERVAL_S, NewLedgerCheck
 from bookie.requests.new_ledgers import NewLedgers, NewLedgersConfig
@@ -30,7 +31,7 @@ class World:
         self.deleted: list[int] = []
         self.deletions = 0
         self.live = LiveLedgers(
-            lambda: store, "/ledgers", Layout.HIERARCHICAL, "b", None, requests_per_s=1_000_000
+            ClusterNodes(lambda: store, "/ledgers", Layout.HIERARCHICAL), "b", None, requests_per_s=1_000_000
         )
         self.before_reply: Callable[[], None] = lambda: None
         self.after_deletion: Callable[[], None] = lambda: None

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.over_replicated import OverReplicated, is_over_replicated
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout, underreplicated_lock_path
@@ -52,7 +53,7 @@ async def cluster(store: MemoryStore) -> LedgerCatalog:
 
 
 def over_replicated(store: MemoryStore) -> OverReplicated:
-    return OverReplicated(lambda: store, ROOT, LAYOUT, ME, "host.example")
+    return OverReplicated(ClusterNodes(lambda: store, ROOT, LAYOUT), ME, "host.example")
 
 
 def recording(gone: list[int]) -> Callable[[int], Awaitable[None]]:

@@ -160,7 +160,7 @@ async def test_reads_beyond_the_budget_of_a_connection_are_refused(
     await client.send(ReadRequest(1, 5))
     assert await client.codes(1) == [Code.OK]
     assert len(caplog.records) == 1
-    assert server._service.in_progress.refused_reads == 60
+    assert server.service.in_progress.refused_reads == 60
     nursery.cancel_scope.cancel()
 
 
@@ -176,12 +176,12 @@ async def test_adds_that_wait_for_the_disk_hold_bounded_memory_and_more_are_refu
         await clients[entry_id % 4].send(AddRequest(1, entry_id, KEY, body))
         await wait_all_tasks_blocked()
         assert server.memory.used_bytes <= total_bytes + 4 * body_bytes
-    waiting = server._service.in_progress.reads
+    waiting = server.service.in_progress.reads
     assert 0 < waiting <= total_bytes // body_bytes + 1
     disk.go.set()
     codes = [code for client in clients for code in await client.codes(count // 4)]
     assert codes.count(Code.TOO_MANY_REQUESTS) == count - waiting
-    assert server._service.in_progress.refused_adds == count - waiting
+    assert server.service.in_progress.refused_adds == count - waiting
     assert server.memory.used_bytes == 0
     nursery.cancel_scope.cancel()
 
@@ -217,7 +217,7 @@ async def test_lists_of_entries_are_made_one_after_the_other_and_more_are_refuse
     for other in others:
         assert Code.OK in await other.codes(2), "each connection may have one list"
     assert disk.lists_most == 1
-    assert server._service.in_progress.lists == 0
+    assert server.service.in_progress.lists == 0
     nursery.cancel_scope.cancel()
 
 
@@ -229,7 +229,7 @@ async def test_counts_are_given_back_when_a_connection_ends(nursery: trio.Nurser
     await wait_all_tasks_blocked()
     await client.stream.aclose()
     await wait_all_tasks_blocked()
-    in_progress = server._service.in_progress
+    in_progress = server.service.in_progress
     assert (in_progress.lists, in_progress.reads, server.memory.used_bytes) == (0, 0, 0)
     nursery.cancel_scope.cancel()
 

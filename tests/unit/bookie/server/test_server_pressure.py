@@ -231,7 +231,7 @@ async def test_limits_of_adds_and_reads_in_progress_hold_the_sender_back(nursery
     for _ in range(5):
         nursery.start_soon(server.serve_stream, DeafPeer(add * 10, takes_bytes=1 << 40))
     await wait_all_tasks_blocked()
-    in_progress = server._service.in_progress
+    in_progress = server.service.in_progress
     assert 20 <= in_progress.adds <= 25
     for _ in range(10):
         disk.drain()
@@ -290,7 +290,7 @@ async def test_one_worker_stays_for_a_peer_that_reads_from_disk_and_no_more(nurs
             left -= len(await ours.receive_some(left))
         await wait_all_tasks_blocked()
         assert trio.lowlevel.current_statistics().tasks_living == before + 1
-    assert server._service.in_progress.reads == 0
+    assert server.service.in_progress.reads == 0
     await ours.aclose()
     await wait_all_tasks_blocked()
     assert trio.lowlevel.current_statistics().tasks_living == before - 2
@@ -324,7 +324,7 @@ async def test_a_response_timeout_closes_who_takes_nothing_and_nobody_else(
         nursery.start_soon(server.serve_stream, peer)
     await trio.sleep(10)
     assert (deaf.is_closed, quiet.is_closed, listening.is_closed) == (True, False, False)
-    assert server._service.in_progress.reads == 0
+    assert server.service.in_progress.reads == 0
     nursery.cancel_scope.cancel()
 
 

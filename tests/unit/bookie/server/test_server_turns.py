@@ -215,7 +215,7 @@ async def test_a_fence_that_is_durable_as_the_server_is_cancelled_harms_no_other
     disk.runs[0](None)
     await wait_all_tasks_blocked()
     assert (server.connections_count, server.memory.used_bytes) == (0, 0)
-    assert server._service.in_progress.reads == 0
+    assert server.service.in_progress.reads == 0
     nursery.cancel_scope.cancel()
 
 
