@@ -53,7 +53,7 @@ COUNTERS: Mapping[str, str] = {
     RECORDS_SENT: "records that writers sent; again those that a failed ledger did not keep",
     SEGMENTS_BEGUN: "segments that writers began",
     SEGMENTS_COMPLETED: "segments completed, by their writer or by a recovery",
-    SEGMENTS_DEGRADED: "segments that writers began on fewer bookies than asked",
+    SEGMENTS_DEGRADED: "segments that began on fewer bookies than asked",
     SEGMENTS_FAILED: "segments whose ledger failed under a writer",
     SEGMENTS_ROLLED: "segments that the next one took over from: their size, age, or a full ensemble",
     WRITERS_OPENED: "writers opened; also those that were opened again by `reopen`",

@@ -105,15 +105,21 @@ async def read_heals(store: MetadataStore, namespace_path: str, log: str) -> Hea
     return HealNode(heals, node.stat.version)
 
 
-def in_same_segment(heals: Iterable[Heal], segment_seqno: int, one: int, other: int) -> bool:
-    """True if both ledgers hold the entries of this segment: heals lead from one to the other."""
-    known, done = {one}, [each for each in heals if each.is_done and each.segment_seqno == segment_seqno]
+def ledgers_of_segment(heals: Iterable[Heal], segment_seqno: int, ledger_id: int) -> set[int]:
+    """The ledgers that hold the entries of this segment, or did: this one, and all that heals lead to."""
+    done = [each for each in heals if each.is_done and each.segment_seqno == segment_seqno]
+    known = {ledger_id}
     while (
         more := {ledger for each in done if known & {each.old, each.new} for ledger in (each.old, each.new)}
         - known
     ):
         known |= more
-    return other in known
+    return known
+
+
+def in_same_segment(heals: Iterable[Heal], segment_seqno: int, one: int, other: int) -> bool:
+    """True if both ledgers hold the entries of this segment: heals lead from one to the other."""
+    return other in ledgers_of_segment(heals, segment_seqno, one)
 
 
 def _encoded(heal: Heal) -> dict[str, object]:

@@ -16,7 +16,7 @@ Source: our own; docs/bulk.md. The nodes: DistributedLog, BKLogWriteHandler.java
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 
@@ -38,6 +38,7 @@ from ledger.metadata_store.store import Check, Create, MetadataStore, Operation,
 from ledger.runtime.tasks.task_errors import for_each
 from namespace import paths
 from namespace.dlsn import DLSN
+from namespace.heal_node import Heal, ledgers_of_segment, read_heals
 from namespace.log_metadata import LogMetadata, next_segment_seqno
 from namespace.logs import open_log
 from namespace.properties import LogProperties, read_properties
@@ -170,7 +171,7 @@ async def _check_found(
         ledger = ledgers.get(segment.ledger_id)
         if ledger is None:
             continue  # attached and purged since
-        is_there = any(each.ledger_id == segment.ledger_id for each in logs[segment.log].segments)
+        is_there = bool(logs[segment.log].among([segment.ledger_id]))
         reason = (
             rule.refusal(segment, ledger) if is_there else "segments given with it are in the log already"
         )
@@ -200,13 +201,25 @@ class _LogNow:
 
     metadata: LogMetadata
     segments: tuple[LogSegment, ...]
+    heals: tuple[Heal, ...]
 
     @classmethod
     async def read(cls, place: BatchPlace, plan: BatchPlan, name: str) -> _LogNow:
         # The versions first: what is listed is at least as new, and the commit is conditional on them.
         metadata = await open_log(place.store, place.namespace_path, name)
         listed = await list_segments(place.store, place.namespace_path, name)
-        return cls(metadata, listed.segments)
+        # The heals last: one that replaces a ledger after the list was read is no harm.
+        heals = (await read_heals(place.store, place.namespace_path, name)).heals
+        return cls(metadata, listed.segments, heals)
+
+    def among(self, ledger_ids: Collection[int]) -> list[LogSegment]:
+        """The log's segments that are in one of these ledgers, or were before a heal replaced it."""
+        wanted = set(ledger_ids)
+        return [
+            each
+            for each in self.segments
+            if wanted & ledgers_of_segment(self.heals, each.segment_seqno, each.ledger_id)
+        ]
 
     def following(self, place: BatchPlace, segments: Sequence[DetachedSegment]) -> list[LogSegment]:
         """The log's part of the batch, as it is stored."""
@@ -249,7 +262,7 @@ def _found(segments: Sequence[DetachedSegment], logs: dict[str, _LogNow]) -> Att
     ours = {segment.ledger_id for segment in segments}
     positions = {}
     for name, log in logs.items():
-        if mine := [each for each in log.segments if each.ledger_id in ours]:
+        if mine := log.among(ours):
             positions[name] = _positions(mine)
     return AttachedBatch(positions=positions, is_repeated=not positions and bool(ours))
 
@@ -279,6 +292,9 @@ async def abandon(place: BatchPlace, plan: BatchPlan, segments: Sequence[Detache
         named = {
             each.ledger_id for each in (await list_segments(place.store, place.namespace_path, name)).segments
         }
+        # A heal keeps the ledger that it replaced for readers, and deletes it itself.
+        heals = (await read_heals(place.store, place.namespace_path, name)).heals
+        named |= {ledger_id for each in heals for ledger_id in (each.old, each.new)}
         doomed += [each for each in segments if each.log == name and each.ledger_id not in named]
     rule = BatchLedgers(place.namespace_path, plan, {})
     ledgers = await read_ledgers(place.client, plan, doomed)

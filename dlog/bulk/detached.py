@@ -24,6 +24,7 @@ from dlog.format.large_record import head_of, parts_of
 from dlog.format.record import FLAG_CONTROL, FLAG_PART, TXID_MAX, encode_record, encode_records
 from dlog.ownership import MadeHere, delete_ledger
 from dlog.write.batcher import Batch, Batcher
+from dlog.write.segment_events import count_degraded
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.handle import WriteHandle
@@ -177,17 +178,20 @@ async def open_detached(
             digest_type=config.digest_type,
             password=config.password,
             custom=custom,
+            may_be_smaller=config.writer.degraded_ensemble,
         )
+    count_degraded(client, log, handle)
+    claim = MadeHere(handle.metadata.custom)
     writer = DetachedSegmentWriter(log, planned, handle, config)
     try:
         yield writer
         await writer.finish()
     except BaseException:
         handle.abandon()
-        await _delete(client, handle.ledger_id, MadeHere(custom))
+        await _delete(client, handle.ledger_id, claim)
         raise
     if writer.result is None:
-        await _delete(client, handle.ledger_id, MadeHere(custom))
+        await _delete(client, handle.ledger_id, claim)
 
 
 async def _delete(client: LedgerClient, ledger_id: int, claim: MadeHere) -> None:

@@ -38,6 +38,7 @@ from dlog.promotion.sides import PromotionProgress, PromotionStatus, Side
 from dlog.promotion.steps import Step, next_step, next_undo_step
 from dlog.read.entries import open_segment_ledger
 from dlog.retry_policy import RetryPolicy
+from dlog.write.segment_events import count_degraded
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from ledger.metadata_store import errors as store_errors
 from ledger.metadata_store.lock import DistributedLock
@@ -406,12 +407,14 @@ class Promoter:
             digest_type=config.digest_type,
             password=config.password,
             custom=custom,
+            may_be_smaller=config.writer.degraded_ensemble,
         )
+        count_degraded(there.client, self.log, handle, segment.segment_seqno)
         try:
             try:
                 metadata = await record_allocation(there.store, before, handle.ledger_id)
             except LogFencedError:
-                await delete_ledger(there.client, handle.ledger_id, MadeHere(custom))
+                await delete_ledger(there.client, handle.ledger_id, MadeHere(handle.metadata.custom))
                 raise
             if (left := before.allocated_ledger_id) is not None:  # by an attempt that ended
                 await delete_ledger(there.client, left, ReplacedAllocation(there.store, before))

@@ -6,11 +6,16 @@ Inside: their texts, names and fields (``docs/events.md``). Not inside: the life
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from dlog.statistics_names import SEGMENTS_DEGRADED
 from ledger.replication_asked import AskedReplication
 from ledger.runtime.events import event
 from namespace.segments.segment import LogSegment
+
+if TYPE_CHECKING:
+    from ledger.client import LedgerClient
+    from ledger.handle import WriteHandle
 
 logger = logging.getLogger("dlog.write.segment_roller")
 
@@ -22,25 +27,47 @@ def segment_begun(log: str, segment: LogSegment) -> None:
     logger.info("log %s: segment %d begins, in ledger %d", log, number, ledger_id, extra=extra)
 
 
-def segment_degraded(log: str, segment: LogSegment, bookies: Sequence[str], asked: AskedReplication) -> None:
-    """A segment is in use on fewer bookies than the namespace's settings ask for."""
-    number, ledger_id = segment.segment_seqno, segment.ledger_id
+def segment_degraded(
+    log: str,
+    handle: WriteHandle,
+    asked: AskedReplication,
+    *,
+    number: int | None = None,
+    remedy: str = "the next segment gets all once they are there",
+) -> None:
+    """A segment is in use on fewer bookies than the namespace's settings ask for.
+
+    Args:
+        number: Of the segment; None if it gets one only when it is attached to the log.
+        remedy: How it ends.
+    """
+    bookies = handle.metadata.last_ensemble.bookies
     logger.warning(
-        "log %s: segment %d has only %d of %d bookies (%s); the next segment gets all once they are there",
+        "log %s: segment %s has only %d of %d bookies (%s); %s",
         log,
-        number,
+        f"in ledger {handle.ledger_id}" if number is None else number,
         len(bookies),
         asked.ensemble_size,
         ", ".join(bookies),
+        remedy,
         extra=event(
             "segment.degraded",
             log=log,
             segment=number,
-            ledger=ledger_id,
+            ledger=handle.ledger_id,
             bookies=list(bookies),
             asked=asked.ensemble_size,
         ),
     )
+
+
+def count_degraded(client: LedgerClient, log: str, handle: WriteHandle, number: int | None = None) -> None:
+    """Count and report a segment that no writer of the log makes, if it has fewer bookies than asked."""
+    asked = AskedReplication.of(handle.metadata.custom)
+    if asked is not None:
+        client.recorder.counts[SEGMENTS_DEGRADED] += 1
+        remedy = "`dlog log heal` gives the log the other copies once they are there"
+        segment_degraded(log, handle, asked, number=number, remedy=remedy)
 
 
 def segment_completed(log: str, number: int, records: int) -> None:

@@ -218,9 +218,8 @@ class SegmentRoller:
         self.sender.use(in_use)
         segment_events.segment_begun(self.log, segment)
         if in_use.asked is not None:
-            segment_events.segment_degraded(
-                self.log, segment, handle.metadata.last_ensemble.bookies, in_use.asked
-            )
+            number = segment.segment_seqno
+            segment_events.segment_degraded(self.log, handle, in_use.asked, number=number)
 
     def _roll_is_due(self, in_use: SegmentInUse) -> bool:
         return (

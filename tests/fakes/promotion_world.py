@@ -110,6 +110,7 @@ class PromotionWorld:
     acknowledged: list[tuple[bytes, dlog.DLSN]] = attrs.Factory(
         list
     )  # records, in order, as writers got them
+    config_there: dlog.NamespaceConfig = CONFIG
 
     @asynccontextmanager
     async def process(self, name: str, writes: Writes | None = None) -> AsyncIterator[dlog.Namespace]:
@@ -117,23 +118,25 @@ class PromotionWorld:
         writes = writes or Writes()
         async with AsyncExitStack() as stack:
 
-            async def opened(cluster: DictCluster, uri: str, path: str, target: Any) -> dlog.Namespace:
+            async def opened(
+                cluster: DictCluster, uri: str, path: str, config: dlog.NamespaceConfig, target: Any
+            ) -> dlog.Namespace:
                 store = ProcessStore(cluster.tree)
                 store.writes = Writes()  # opening is no part of the count
                 writes.stores.append(store)
                 stack.push_async_callback(store.aclose)
                 client = await stack.enter_async_context(open_ledger_client(store, cluster.dial))
                 store.writes = writes
-                config = CONFIG.for_scheme(uri.partition(":")[0])
+                config = config.for_scheme(uri.partition(":")[0])
                 return dlog.Namespace(uri, store, client, path, config, client_id=name, open_target=target)
 
-            there = await opened(self.target, TARGET, THERE, None)
+            there = await opened(self.target, TARGET, THERE, self.config_there, None)
 
             async def open_target(uri: str) -> dlog.Namespace:
                 assert uri == TARGET
                 return there
 
-            yield await opened(self.source, SOURCE, HERE, open_target)
+            yield await opened(self.source, SOURCE, HERE, CONFIG, open_target)
 
     async def append(self, writer: dlog.LogWriter, count: int) -> None:
         """Append records with numbers as payloads, and note what was acknowledged."""

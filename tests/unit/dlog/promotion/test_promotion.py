@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import attrs
@@ -16,10 +17,12 @@ from dlog.promotion.promoter import Promoter
 from dlog.promotion.record import TargetRecord
 from dlog.promotion.segment_copy import SegmentCopy
 from ledger.metadata_store.errors import ConnectionLostError
+from ledger.replication_asked import AskedReplication
 from namespace.logs import open_log
 from namespace.policy import Policy, parse_policy
 from namespace.segment_nodes import list_segments
 from tests.fakes.promotion_world import (
+    CONFIG,
     LOG,
     SMALL_SEGMENTS,
     SOURCE,
@@ -40,6 +43,29 @@ class OneKey:
     def key(self, key_id: str) -> bytes:
         assert key_id == "k"
         return bytes(range(32))
+
+
+async def test_a_promotion_copies_onto_the_two_bookies_that_are_there(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_world() as world, world.target.client() as client:
+        world.config_there = attrs.evolve(CONFIG, ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await world.target.start("b2:1")
+        async with world.process("one") as namespace:
+            with caplog.at_level(logging.WARNING, logger="dlog.write.segment_roller"):
+                await namespace.promote_log(LOG, TARGET)
+            assert await records_of(namespace) == world.acknowledged
+            copied = [await client.metadata(each.ledger_id) for each in await namespace.segments(LOG)]
+            assert len(copied) == 2
+            assert {each.ensemble_size for each in copied} == {2}
+            assert {AskedReplication.of(each.custom) for each in copied} == {AskedReplication(3, 3, 2)}
+            said = [each.getMessage() for each in caplog.records if "has only 2 of 3" in each.getMessage()]
+            assert len(said) == len(copied)
+            assert "log orders: segment 1 has only 2 of 3 bookies (" in said[0]
+            await world.target.start("b3:1")
+            assert len(await namespace.heal_log(LOG)) == len(copied)
+            assert (await namespace.check_log(LOG)).findings == ()
+            assert await records_of(namespace) == world.acknowledged
 
 
 async def test_an_idle_writer_follows_before_another_writer_gets_the_lock(
