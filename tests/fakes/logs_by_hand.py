@@ -9,6 +9,7 @@ from pathlib import Path
 
 import trio
 
+from bookie.disk.disk import Disk
 from bookie.disk.real_disk import RealDisk
 from bookie.entrylog.ids import entry_log_ids
 from bookie.entrylog.summary import summarise
@@ -31,7 +32,10 @@ def entry(ledger_id: int, entry_id: int, size: int = 96) -> bytes:
 
 @asynccontextmanager
 async def opened(
-    directory: Path, compaction: CompactionConfig = COMPACTION, index: IndexConfig = CHUNKS
+    directory: Path,
+    compaction: CompactionConfig = COMPACTION,
+    index: IndexConfig = CHUNKS,
+    disk: Disk | None = None,
 ) -> AsyncIterator[Storage]:
     config = StorageConfig(
         journal_directories=(directory / "j",),
@@ -40,7 +44,7 @@ async def opened(
         compaction=compaction,
         index=index,
     )
-    async with open_storage(RealDisk(), config) as storage:
+    async with open_storage(disk or RealDisk(), config) as storage:
         yield storage
 
 

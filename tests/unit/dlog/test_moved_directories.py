@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,50 +13,13 @@ import trio
 import dlog
 from dlog import connect
 from ledger.runtime.held_directories import CHECK_S
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def move(directory: Path) -> Path:
-    return directory.rename(directory.with_name("moved"))
-
-
-def replace_by_empty(directory: Path) -> Path:
-    moved = move(directory)
-    directory.mkdir(0o700)
-    return moved
-
-
-def replace_by_old_copy(directory: Path) -> Path:
-    moved = move(directory)
-    shutil.copytree(directory.with_name("copy"), directory)
-    return moved
-
-
-def move_parent(directory: Path) -> Path:
-    return directory.parent.rename(directory.parent.with_name("elsewhere")) / directory.name
-
-
-def remove(directory: Path) -> Path:
-    shutil.rmtree(directory)
-    return directory
-
-
-def mount_over(directory: Path) -> Path:
-    other = directory.with_name("other")
-    other.mkdir(0o700)
-    if _libc.mount(os.fsencode(other), os.fsencode(directory), None, 4096, None):  # MS_BIND
-        return move(directory)  # this user may not mount
-    return directory
-
-
-CHANGES = [move, replace_by_empty, replace_by_old_copy, move_parent, mount_over, remove]
+from tests.fakes.moved_directories import CHANGES, keep_copy, move, remove, replace_by_old_copy, tree, unmount
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "parent" / "ns"
-    _libc.umount2(os.fsencode(tmp_path / "parent" / "ns"), 2)
+    unmount(tmp_path / "parent" / "ns")
 
 
 @pytest.fixture(autouse=True)
@@ -98,14 +58,6 @@ def check(found: list[bytes], acknowledged: list[bytes]) -> None:
     assert len(found) <= len(acknowledged) + 1
 
 
-def tree(directory: Path) -> dict[Path, bytes | None]:
-    return {
-        path.relative_to(directory): path.read_bytes() if path.is_file() else None
-        for path in directory.rglob("*")
-        if not path.is_socket()
-    }
-
-
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 async def test_a_writer_is_told_and_no_acknowledged_record_is_lost(
     directory: Path, change: Callable[[Path], Path]
@@ -116,9 +68,7 @@ async def test_a_writer_is_told_and_no_acknowledged_record_is_lost(
             for number in range(20):
                 await writer.append(b"%d" % number)
                 acknowledged.append(b"%d" % number)
-            shutil.copytree(
-                directory, directory.with_name("copy"), ignore=shutil.ignore_patterns("*.sock", "*-sessions")
-            )
+            keep_copy(directory)
             moved = change(directory)
             there = tree(directory)
             with suppress(dlog.WriteError):
@@ -129,7 +79,7 @@ async def test_a_writer_is_told_and_no_acknowledged_record_is_lost(
             async with namespace.open_writer("log"):
                 pass
     assert (tree(directory)) == there, "nothing is written there"
-    _libc.umount2(os.fsencode(directory), 2)
+    unmount(directory)
     if change is not remove:
         check(await stored(moved), acknowledged)
 
@@ -180,8 +130,7 @@ async def test_purge_and_compaction_of_a_moved_directory_touch_nothing_in_its_pl
     async with dlog.open_namespace(uri(directory)) as namespace:
         async with namespace.open_writer("log", create=True) as writer:
             await writer.append(b"0")
-        copy = directory.with_name("copy")
-        shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.sock", "*-sessions"))
+        keep_copy(directory)
         replace_by_old_copy(directory)
         before = tree(directory)
         with pytest.raises(dlog.NamespaceLostError):

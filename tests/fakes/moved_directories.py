@@ -1,0 +1,81 @@
+"""What happens to a directory that a process has open, and what is at its path afterwards."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+_BIND = 4096
+_DETACH = 2
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def keep_copy(directory: Path) -> None:
+    """Make the copy for ``replace_by_old_copy``."""
+    shutil.copytree(
+        directory, directory.with_name("copy"), ignore=shutil.ignore_patterns("*.sock", "*-sessions")
+    )
+
+
+# Each returns the present path of what was the directory.
+
+
+def move(directory: Path) -> Path:
+    """Nothing is at the path."""
+    return directory.rename(directory.with_name("moved"))
+
+
+def replace_by_empty(directory: Path) -> Path:
+    """An empty directory is at the path."""
+    moved = move(directory)
+    directory.mkdir(0o700)
+    return moved
+
+
+def replace_by_old_copy(directory: Path) -> Path:
+    """What ``keep_copy`` copied is at the path."""
+    moved = move(directory)
+    shutil.copytree(directory.with_name("copy"), directory)
+    return moved
+
+
+def move_parent(directory: Path) -> Path:
+    """Not even the directory above is at its path."""
+    return directory.parent.rename(directory.parent.with_name("elsewhere")) / directory.name
+
+
+def remove(directory: Path) -> Path:
+    """The directory is gone, also if its files are being written."""
+    while directory.exists():
+        with suppress(OSError):
+            shutil.rmtree(directory)
+    return directory
+
+
+def mount_over(directory: Path) -> Path:
+    """An empty directory is mounted at the path; it is moved if this user may not mount."""
+    other = directory.with_name("other")
+    other.mkdir(0o700)
+    if _libc.mount(os.fsencode(other), os.fsencode(directory), None, _BIND, None):
+        return move(directory)
+    return directory
+
+
+def unmount(directory: Path) -> None:
+    """Undo ``mount_over``."""
+    _libc.umount2(os.fsencode(directory), _DETACH)
+
+
+CHANGES = [move, replace_by_empty, replace_by_old_copy, move_parent, mount_over, remove]
+
+
+def tree(directory: Path) -> dict[Path, bytes | None]:
+    """The content of all files below a directory."""
+    return {
+        path.relative_to(directory): path.read_bytes() if path.is_file() else None
+        for path in directory.rglob("*")
+        if not path.is_socket()
+    }
