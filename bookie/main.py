@@ -35,7 +35,7 @@ from bookie.ledger_metadata.digest_types import DigestTypes
 from bookie.listening import bind
 from bookie.membership import BookieSetup, Membership, join_cluster
 from bookie.offline.index_rebuild import take_over_page_files
-from bookie.requests.permissions import GuardedService, Permissions
+from bookie.requests.permissions import Permissions
 from bookie.requests.service import BookieService
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
@@ -116,10 +116,9 @@ async def open_bookie(
 
     disk = disk or RealDisk()
     async with open_storage(disk, storage_config, digest_type_of=digest_type_of) as storage:
-        service = BookieService(storage, sync_adds=sync_adds)
-        if permissions is not None:
-            service = GuardedService(storage, permissions, sync_adds=sync_adds)
-        service.digest_type_of = digest_type_of
+        service = BookieService(
+            storage, sync_adds=sync_adds, digest_type_of=digest_type_of, permissions=permissions
+        )
         if storage.full is not None:
             service.rights.hold(takes_records=storage.takes_records)
         server = Server(service, server_config)

@@ -1,12 +1,12 @@
 """The rights of an authenticated peer on a ledger: decided once, then looked up for each request.
 
 The decision needs the metadata store (``cluster.log_permissions``). A frame whose ledger is not decided yet
-stops its connection: it and all frames behind it wait, in order, and nothing more is received.
+stops its connection: it and all frames after it wait, in order, and nothing more is received.
 
-Inside: the decisions about each identity and their lifetime, ``GuardedSession``. Not inside: making a
-decision, proving an identity (``gate``).
-Always: a request that names a ledger reaches the session only if a decision about its peer grants it; a
-decision is used for at most its lifetime; without an identity nothing is granted.
+Inside: the decisions about each identity and their lifetime, ``SessionAccess``. Not inside: making a
+decision, proving an identity (``gate``), handling requests (``service``).
+Always: a request that names a ledger is handled only if a decision about its peer grants it; a decision is
+used for at most its lifetime; without an identity nothing is granted.
 
 Source: our own; docs/security.md, "Permissions at the bookie".
 """
@@ -16,16 +16,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 from weakref import WeakValueDictionary
 
 import attrs
 
 from bookie.auth.authentication import PeerIdentity
-from bookie.requests.deferred import DeferredRequest
-from bookie.requests.replies import READ_HEADER, plain_reply
-from bookie.requests.request_frames import decode_request
-from bookie.requests.service import SLOW_FRAMES_MAX, BookieService, ClientSession
 from ledger.codes import Code
 from ledger.wire import v2
 from ledger.wire.messages import (
@@ -43,16 +39,11 @@ from ledger.wire.messages import (
     WriteLacRequest,
 )
 
-if TYPE_CHECKING:
-    from bookie.storage.storage import Storage
-
 DECISIONS_MAX = 200_000  # about all identities together
 LEDGERS_MIN = 64  # that each identity has at least, however many identities there are
 DECIDED_AT_ONCE = 16  # ledgers of the frames that wait
 
 _ADD = Struct(">I20xq")  # header, ledger id; between them the key
-_READ = Struct(">Iq")
-_IDS = Struct(">qq")
 
 
 class Access(enum.IntEnum):
@@ -174,167 +165,83 @@ class Permissions:
             peer.forget(ledger_id)
 
 
-class GuardedService(BookieService):
-    """A service whose sessions check permissions."""
+class SessionAccess:
+    """What the peer of one connection may do. ``ClientSession`` asks it before it handles a frame."""
 
-    def __init__(self, storage: Storage, permissions: Permissions, *, sync_adds: bool = True) -> None:
-        super().__init__(storage, sync_adds=sync_adds)
-        self.permissions = permissions
-
-    def open_session(
-        self, send: Callable[[bytes], None], defer: Callable[[DeferredRequest], None]
-    ) -> ClientSession:
-        """See ``BookieService``."""
-        return GuardedSession(self, send, defer, self.permissions)
-
-    def ledger_deleted(self, ledger_id: int, *, fenced: bool) -> None:
-        """See ``BookieService``."""
-        super().ledger_deleted(ledger_id, fenced=fenced)
-        self.permissions.forget(ledger_id)
-
-
-class _Held(Exception):  # noqa: N818 - no error
-    """The frame waits for a decision."""
-
-    def __init__(self, span: tuple[int, int]) -> None:
-        self.span = span
-
-
-class GuardedSession(ClientSession):
-    """A session that lets pass only requests that its peer has the right to."""
-
-    def __init__(
-        self,
-        service: BookieService,
-        send: Callable[[bytes], None],
-        defer: Callable[[DeferredRequest], None],
-        permissions: Permissions,
-    ) -> None:
-        super().__init__(service, send, defer)
+    def __init__(self, permissions: Permissions) -> None:
         self._permissions = permissions
         self._peer: PeerPermissions | None = None
         self._decided: Mapping[int, Decision] = {}  # for the first frames that waited
         self._wanted: list[int] = []  # ledgers of the frames that wait
 
-    def handle(self, data: bytes, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-        """See ``ClientSession``. Frames that wait for a decision are among the returned ones.
+    def __repr__(self) -> str:
+        return f"<SessionAccess of {self._peer!r}, {len(self._wanted)} wanted>"
 
-        If so, ``wait_decision`` is set: the caller awaits it, then calls again.
-        """
-        self.wait_decision = None
-        peer = self._peer
-        if peer is None:
-            if self.identity is None:
-                return self._handle_unidentified(data, spans)
-            peer = self._peer = self._permissions.of(self.identity)
-        peer.turn()
-        left = self._handle_checked(peer, data, spans)
-        if not left:
-            self._decided = {}
-        return left
+    def begin(self, identity: PeerIdentity | None) -> None:
+        """A chunk begins. Without an identity nothing is granted."""
+        if self._peer is None and identity is not None:
+            self._peer = self._permissions.of(identity)
+        if self._peer is not None:
+            self._peer.turn()
 
-    def _handle_unidentified(
-        self, data: bytes, spans: Sequence[tuple[int, int]]
-    ) -> Sequence[tuple[int, int]]:
-        """Before authentication; the gate lets START_TLS pass only."""
-        try:
-            for start, end in spans:
-                self._handle_frame(data, start, end)
-        finally:
-            self._finish()
-        return ()
+    def end(self) -> None:
+        """All frames of the chunk are handled: the next ones ask again."""
+        self._decided = {}
 
-    def _handle_checked(
-        self, peer: PeerPermissions, data: bytes, spans: Sequence[tuple[int, int]]
-    ) -> Sequence[tuple[int, int]]:
-        # ``ClientSession.handle`` serves plain adds and plain reads without another call, so they are checked
-        # before it sees them. All other frames pass ``_handle_frame``.
-        refused: list[tuple[int, int]] = []
-        stop = len(spans)
-        for index, span in enumerate(spans):
-            start, end = span
-            size = end - start
-            if size >= v2.ADD_REQUEST_BYTES_MIN:
-                header, ledger_id = _ADD.unpack_from(data, start)
-                if header != v2.ADD_HEADER:
-                    continue
-                needed = Access.WRITE
-            elif size == 20:
-                header, ledger_id = _READ.unpack_from(data, start)
-                if header != READ_HEADER:
-                    continue
-                needed = Access.READ
-            else:
-                continue
-            if peer.recent.get(ledger_id, Access.NONE) >= needed:
-                continue
-            decision = self._find(peer, ledger_id)
-            if decision is None:
-                self._wait_for(ledger_id)
-                self._want_others(peer, data, spans[index + 1 :])
-                stop = index
-                break
-            if decision.access < needed:
-                self._refuse_plain(data, start, end, needed, decision.code)
-                refused.append(span)
-                if len(refused) == SLOW_FRAMES_MAX:
-                    stop = index + 1
-                    break
-        passed = spans[:stop]
-        if refused:
-            self.slow_count += len(refused)
-            out = set(refused)
-            passed = [span for span in passed if span not in out]
-        left = self._pass_on(data, passed)
-        return [*left, *spans[stop:]] if stop < len(spans) else left
+    def may_write(self, ledger_id: int) -> bool:
+        """False also if that is not decided yet."""
+        return self._has(ledger_id, Access.WRITE)
 
-    def _refuse_plain(self, data: bytes, start: int, end: int, needed: Access, code: Code) -> None:
-        if needed is Access.READ:
-            self._immediate.append(plain_reply(data[start + 4 : end], code))
-        else:
-            self._immediate.append(v2.add_reply(code, *_IDS.unpack_from(data, start + v2.ADD_BODY_OFFSET)))
+    def may_read(self, ledger_id: int) -> bool:
+        """False also if that is not decided yet."""
+        return self._has(ledger_id, Access.READ)
 
-    def _pass_on(self, data: bytes, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-        try:
-            return super().handle(data, spans)
-        except _Held as held:
-            return spans[spans.index(held.span) :]
-
-    def _handle_frame(self, data: bytes, start: int, end: int) -> None:
-        incoming = decode_request(data, start, end)
-        if isinstance(incoming, bytes):
-            self._immediate.append(incoming)
-            return
-        request, peer = incoming.request, self._peer
-        if peer is None:
-            if isinstance(request, StartTlsRequest | AuthRequest):
-                self._dispatch(incoming)
-            else:
-                self._refuse(incoming, Code.UNAUTHORIZED)
-            return
+    def check(self, incoming: IncomingRequest) -> IncomingRequest | Code | None:
+        """The request as its peer may make it, the code that refuses it, or None: it waits (``decide``)."""
+        request = incoming.request
+        if self._peer is None:  # the gate lets START_TLS and tokens pass only
+            return incoming if isinstance(request, StartTlsRequest | AuthRequest) else Code.UNAUTHORIZED
         needed = _needed(request)
         if needed is not None:
             ledger_id, access = needed
-            decision = self._find(peer, ledger_id)
+            decision = self._find(self._peer, ledger_id)
             if decision is None:
-                self._wait_for(ledger_id)
-                raise _Held((start, end))
+                self._wanted = [ledger_id]
+                return None
             if decision.access < access:
-                self._refuse(incoming, decision.code)
-                return
-        self._dispatch(self._limited(incoming))
+                return decision.code
+        return self._limited(incoming)
 
-    def _limited(self, incoming: IncomingRequest) -> IncomingRequest:
-        """The request; a long poll waits no longer than a decision may be used."""
-        request = incoming.request
-        if not isinstance(request, ReadRequest) or request.timeout_ms is None:
-            return incoming
-        longest_ms = int(self._permissions.period_s * 1000)
-        if request.timeout_ms <= longest_ms:
-            return incoming
-        return attrs.evolve(incoming, request=attrs.evolve(request, timeout_ms=longest_ms))
+    def want_others(self, data: bytes, spans: Sequence[tuple[int, int]]) -> None:
+        """Also decide about the plain adds after a frame that waits, so that they wait once for all."""
+        peer, wanted = self._peer, dict.fromkeys(self._wanted)
+        for start, end in spans:
+            if peer is not None and end - start >= v2.ADD_REQUEST_BYTES_MIN:
+                header, ledger_id = _ADD.unpack_from(data, start)
+                if header == v2.ADD_HEADER and ledger_id not in peer.recent:
+                    wanted[ledger_id] = None
+                    if len(wanted) == DECIDED_AT_ONCE:
+                        break
+        self._wanted = list(wanted)
 
-    # Decisions
+    async def decide(self) -> None:
+        """Decide about the ledgers of the frames that wait."""
+        peer = self._peer
+        assert peer is not None  # ``check`` lets no frame wait before ``begin`` has set it
+        self._decided = await self._permissions.decide(peer.name, self._wanted)
+        for ledger_id, decision in self._decided.items():
+            if decision.is_lasting:
+                peer.keep(ledger_id, decision.access)
+
+    def _has(self, ledger_id: int, access: Access) -> bool:
+        peer = self._peer
+        if peer is None:
+            return False
+        found = peer.recent.get(ledger_id)
+        if found is None:
+            decision = self._find(peer, ledger_id)
+            return decision is not None and decision.access >= access
+        return found >= access
 
     def _find(self, peer: PeerPermissions, ledger_id: int) -> Decision | None:
         access = peer.recent.get(ledger_id)
@@ -345,29 +252,15 @@ class GuardedSession(ClientSession):
             access = peer.find_older(ledger_id)
         return None if access is None else _DECISIONS[access]
 
-    def _wait_for(self, ledger_id: int) -> None:
-        self._wanted = [ledger_id]
-        self.wait_decision = self._decide
-
-    def _want_others(self, peer: PeerPermissions, data: bytes, spans: Sequence[tuple[int, int]]) -> None:
-        """Also decide about the plain adds behind the frame, so that they do not wait one after the other."""
-        wanted = dict.fromkeys(self._wanted)
-        for start, end in spans:
-            if end - start >= v2.ADD_REQUEST_BYTES_MIN:
-                header, ledger_id = _ADD.unpack_from(data, start)
-                if header == v2.ADD_HEADER and ledger_id not in peer.recent:
-                    wanted[ledger_id] = None
-                    if len(wanted) == DECIDED_AT_ONCE:
-                        break
-        self._wanted = list(wanted)
-
-    async def _decide(self) -> None:
-        peer = self._peer
-        assert peer is not None  # ``handle`` sets it before a frame can wait
-        self._decided = await self._permissions.decide(peer.name, self._wanted)
-        for ledger_id, decision in self._decided.items():
-            if decision.is_lasting:
-                peer.keep(ledger_id, decision.access)
+    def _limited(self, incoming: IncomingRequest) -> IncomingRequest:
+        """The request; a long poll waits no longer than a decision may be used."""
+        request = incoming.request
+        if not isinstance(request, ReadRequest) or request.timeout_ms is None:
+            return incoming
+        longest_ms = int(self._permissions.period_s * 1000)
+        if request.timeout_ms <= longest_ms:
+            return incoming
+        return attrs.evolve(incoming, request=attrs.evolve(request, timeout_ms=longest_ms))
 
 
 _DECISIONS = {access: Decision(access) for access in Access}

@@ -34,6 +34,7 @@ from bookie.requests.lac_hints import is_well_formed, take_hint
 from bookie.requests.lac_watch import LacWatches
 from bookie.requests.new_ledgers import NewLedgers
 from bookie.requests.pending_fences import PendingFences
+from bookie.requests.permissions import Permissions, SessionAccess
 from bookie.requests.repeated_adds import Comparison, RefusedAdds, StoredEntry, compare
 from bookie.requests.replies import READ_HEADER, as_failed, in_two_parts, plain_reply, refusal
 from bookie.requests.request_frames import decode_request
@@ -85,6 +86,7 @@ class BookieService:
     has_tls: bool = False
     digest_type_of: DigestTypeOf | None = None  # from the metadata; None: there are none
     new_ledgers: NewLedgers | None = None  # the budget of new ledgers; None: no metadata to confirm them
+    permissions: Permissions | None = None  # None: peers that may connect may do everything
     may_exist: Callable[[int], bool] = lambda ledger_id: True  # False: the metadata cannot hold this id
     watches: LacWatches = attrs.field(factory=LacWatches, init=False)
     refused_adds: RefusedAdds = attrs.field(factory=RefusedAdds, init=False)
@@ -112,6 +114,8 @@ class BookieService:
             self.deleted_fences.add(ledger_id, is_confirmed=self.is_confirmed(ledger_id))
         if self.new_ledgers is not None:
             self.new_ledgers.forget([ledger_id])
+        if self.permissions is not None:
+            self.permissions.forget(ledger_id)
         self.watches.ledger_changed(ledger_id)
 
     def is_confirmed(self, ledger_id: int) -> bool:
@@ -135,6 +139,7 @@ class ClientSession:
         self.has_written = False  # this peer adds entries
         self.identity: PeerIdentity | None = None  # the authenticated peer
         self.wait_decision: Callable[[], Awaitable[None]] | None = None  # set by ``handle``; see there
+        self.access = None if service.permissions is None else SessionAccess(service.permissions)
         self._service, self._storage, self._rights = service, service.storage, service.rights
         self._watches = service.watches
         self._in_progress = service.in_progress
@@ -157,14 +162,18 @@ class ClientSession:
         """Handle the frames of one chunk, in order.
 
         Returns:
-            The spans of frames still to be handled: after ``SLOW_FRAMES_MAX`` frames that take long. The
-            caller lets the loop go on, or awaits ``wait_decision`` (``permissions``), and calls again. Those
-            behind START_TLS, with ``is_upgrading``, are never handled.
+            The spans of frames still to be handled: after ``SLOW_FRAMES_MAX`` frames that take long, or from
+            the first one that waits for a decision about its peer. The caller lets the loop run other tasks,
+            or awaits ``wait_decision`` if it is set, and calls again. Those after START_TLS, with
+            ``is_upgrading``, are never handled.
 
         Raises:
             WireError: A frame is no message. The frames before it were handled. Close the connection.
         """
-        storage = self._storage
+        storage, access = self._storage, self.access
+        if access is not None:
+            self.wait_decision = None
+            access.begin(self.identity)
         stage_entry, batch = storage.stage_entry, self._batch
         unpack = v2.ADD_REQUEST.unpack_from
         add_bytes_min = v2.ADD_REQUEST_BYTES_MIN
@@ -184,7 +193,9 @@ class ClientSession:
                     header, key, ledger_id, entry_id, lac = unpack(data, start)
                     if header == header_of_add:
                         if ledger_id != current_id:
-                            ledger = storage.ledger(ledger_id)
+                            ledger, current_id = storage.ledger(ledger_id), -1
+                            if access is not None and not access.may_write(ledger_id):
+                                ledger = None  # ``_handle_frame`` refuses it, or lets it wait
                             if ledger is not None:
                                 current_id = ledger_id
                                 master_key = ledger.master_key
@@ -202,13 +213,20 @@ class ClientSession:
                             continue
                 elif size == 20:
                     header, ledger_id, entry_id = _READ_REQUEST.unpack_from(data, start)
-                    if header == READ_HEADER and entry_id >= 0:
+                    if (
+                        header == READ_HEADER
+                        and entry_id >= 0
+                        and (access is None or access.may_read(ledger_id))
+                    ):
                         self._plain_read(data[start + 4 : end], ledger_id, entry_id)
                         continue
-                self._handle_frame(data, start, end)
+                if not self._handle_frame(data, start, end):
+                    return self._waiting(data, spans[spans.index((start, end)) :])
                 slow_count += 1
                 if slow_count == SLOW_FRAMES_MAX or self.is_upgrading:
                     return spans[spans.index((start, end)) + 1 :]
+            if access is not None:
+                access.end()
             return ()
         finally:
             # Also after a bad frame: a batch is filled and submitted in the same step of the loop.
@@ -312,12 +330,29 @@ class ClientSession:
 
     # Requests
 
-    def _handle_frame(self, data: bytes, start: int, end: int) -> None:
+    def _handle_frame(self, data: bytes, start: int, end: int) -> bool:
+        """False: the frame waits for a decision about its peer."""
         incoming = decode_request(data, start, end)
         if isinstance(incoming, bytes):
             self._immediate.append(incoming)
-        else:
-            self._dispatch(incoming)
+            return True
+        if self.access is not None:
+            granted = self.access.check(incoming)
+            if granted is None:
+                return False
+            if isinstance(granted, Code):
+                self._refuse(incoming, granted)
+                return True
+            incoming = granted
+        self._dispatch(incoming)
+        return True
+
+    def _waiting(self, data: bytes, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        """The first of these frames waits for a decision about its peer, and the others after it."""
+        assert self.access is not None  # without it ``_handle_frame`` lets no frame wait
+        self.access.want_others(data, spans[1:])
+        self.wait_decision = self.access.decide
+        return spans
 
     def _dispatch(self, incoming: IncomingRequest) -> None:
         request = incoming.request

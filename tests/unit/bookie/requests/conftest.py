@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie.requests.permissions import (
-    GuardedService,
-)
+from bookie.requests.service import BookieService
 from tests.fakes.service_by_hand import HandDisk
 from tests.unit.bookie.requests.guarded_sessions import ALICE, Oracle, Peer
 
@@ -17,10 +15,10 @@ def oracle() -> Oracle:
 
 
 @pytest.fixture
-def guarded(disk: HandDisk, oracle: Oracle) -> GuardedService:
-    return GuardedService(disk, oracle.permissions)  # type: ignore[arg-type]
+def guarded(disk: HandDisk, oracle: Oracle) -> BookieService:
+    return BookieService(disk, permissions=oracle.permissions)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def alice(guarded: GuardedService) -> Peer:
+def alice(guarded: BookieService) -> Peer:
     return Peer(guarded, ALICE)

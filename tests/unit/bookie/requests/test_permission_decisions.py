@@ -10,8 +10,8 @@ import pytest
 import bookie.requests.permissions as permissions_module
 from bookie.requests.permissions import (
     Access,
-    GuardedService,
 )
+from bookie.requests.service import BookieService
 from ledger.codes import Code
 from ledger.wire.messages import (
     IncomingRequest,
@@ -52,9 +52,7 @@ async def test_a_decision_that_is_used_is_made_again_before_it_ends(alice: Peer,
     assert [reply.code for reply in await alice.ask(add(1, 3))] == [Code.UNAUTHORIZED]
 
 
-async def test_a_deleted_ledger_is_decided_again(
-    guarded: GuardedService, alice: Peer, oracle: Oracle
-) -> None:
+async def test_a_deleted_ledger_is_decided_again(guarded: BookieService, alice: Peer, oracle: Oracle) -> None:
     """Another log's ledger may get its id."""
     for waits_s in (0.0, LIFETIME_S / 2):  # a recent decision, and an older one
         oracle.set("alice", 1, Access.WRITE)
@@ -68,7 +66,7 @@ async def test_a_deleted_ledger_is_decided_again(
 
 
 async def test_decisions_are_bounded_and_each_identity_has_some(
-    guarded: GuardedService, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+    guarded: BookieService, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(permissions_module, "DECISIONS_MAX", 1000)
     greedy, modest = Peer(guarded, ALICE), Peer(guarded, BOB)
@@ -83,7 +81,7 @@ async def test_decisions_are_bounded_and_each_identity_has_some(
 
 
 async def test_the_decisions_of_an_identity_go_with_its_last_connection(
-    guarded: GuardedService, oracle: Oracle
+    guarded: BookieService, oracle: Oracle
 ) -> None:
     peer = Peer(guarded, ALICE)
     await peer.ask(ReadRequest(1, 0))
