@@ -28,6 +28,7 @@ PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = ("python", "sh")
 OTHERS = ("text", "imports")
+STEPS = "docs/tutorial.md"  # each block needs those before it: test_tutorial.py runs them
 TIMEOUT_S = 300
 
 
@@ -100,7 +101,7 @@ def wrapper(directory: Path, name: str, text: str) -> None:
     [
         pytest.param(block, id=f"{block.page}:{block.number}", marks=block.marks)
         for block in blocks()
-        if block.language in RUN
+        if block.language in RUN and block.page != STEPS
     ],
 )
 def test_a_code_block_runs(block: Block, place: Path, request: pytest.FixtureRequest) -> None:
