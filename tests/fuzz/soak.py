@@ -5,9 +5,10 @@ It tries about as much as ``count`` frames cost (20,000: half a minute), and ret
 with a command that does it again. Such a module is found by its text; there is no list to add it to.
 
 Inside: finding the sweeps, the turns, the report, the command line. Not inside: what a sweep tries.
-Always: one seed and a number of turns give the same run again. What raises has failed, and the rest goes on.
-After each part the file of progress is written: ``--resume`` goes on behind the last part of a run that was
-interrupted, and its report has both.
+Always: one seed and a number of turns give the same run again. No two turns of a run play the same world.
+What raises has failed, and the other parts continue. After each part the file of progress is written:
+``--resume`` continues after the last part of a run that was interrupted, with its options and the time that
+it had left. The report then has both.
 
 Exit codes: 0 nothing failed, 1 something failed, 2 the command line is invalid.
 """
@@ -20,6 +21,7 @@ import contextlib
 import importlib
 import io
 import json
+import os
 import random
 import sys
 import time
@@ -32,8 +34,10 @@ import attrs
 from tests.fuzz.__main__ import main as fuzz
 from tests.places import ROOT
 from tests.simulation.__main__ import main as simulate
+from tests.simulation.runs import SEEDS_PER_TASK
 
 Part = Callable[[int, int], Sequence[str]]
+MINUTES = 10.0
 TURN_COUNT = 2000  # frames of each sweep, before the next one's turn
 _FUZZ_SHARE = 100  # one input of each target of the fuzzer for so many frames
 _WORLD_SHARE = 1000  # one simulated world of each kind
@@ -41,9 +45,13 @@ _WORLD_SHARE = 1000  # one simulated world of each kind
 
 @attrs.define
 class Progress:
-    """What a run has done."""
+    """What a run is to do, and what it has done."""
 
     seed: int
+    count: int = TURN_COUNT
+    end_turn: int | None = None  # without one, the time ends the run
+    minutes: float = MINUTES
+    part: list[str] | None = None  # the parts of a turn, without them all
     turn: int = 0
     done: list[str] = attrs.field(factory=list)  # parts of this turn
     seconds: dict[str, float] = attrs.field(factory=dict)  # of each part
@@ -55,6 +63,13 @@ class Progress:
         new = path.with_suffix(".new")
         new.write_text(json.dumps(attrs.asdict(self)), "utf-8")
         new.replace(path)
+
+    @property
+    def is_over(self) -> bool:
+        """True once the run has done its turns, or has had its time."""
+        if self.end_turn is not None:
+            return self.turn >= self.end_turn
+        return sum(self.seconds.values()) >= 60 * self.minutes
 
     def note(self, name: str, took_s: float, reports: Sequence[str]) -> None:
         self.done.append(name)
@@ -96,6 +111,11 @@ def parts() -> dict[str, Part]:
     return found
 
 
+def worlds_of(count: int) -> int:
+    """How many worlds of each kind a turn plays."""
+    return max(1, count // _WORLD_SHARE)
+
+
 def _fuzz(seed: int, count: int) -> Sequence[str]:
     cases = max(1, count // _FUZZ_SHARE)
     failed = fuzz(["--seed", str(seed), "--cases", str(cases)])
@@ -104,9 +124,10 @@ def _fuzz(seed: int, count: int) -> Sequence[str]:
 
 def _simulation(kind: Sequence[str]) -> Part:
     def play(seed: int, count: int) -> Sequence[str]:
-        seeds = f"{seed}:{seed + max(1, count // _WORLD_SHARE)}"
-        command = ["--seeds", seeds, *kind]
-        if not simulate(command):
+        worlds = worlds_of(count)
+        command = ["--seeds", f"{seed * worlds}:{(seed + 1) * worlds}", *kind]
+        jobs = min(os.cpu_count() or 1, max(1, worlds // SEEDS_PER_TASK))
+        if not simulate([*command, "--jobs", str(jobs)]):
             return []
         return [f"the simulation failed: python -m tests.simulation {' '.join(command)}"]
 
@@ -124,13 +145,33 @@ def run_part(name: str, part: Part, seed: int, count: int) -> list[str]:
     return [f"{reports[0]}\n{output.getvalue()}".rstrip(), *reports[1:]] if reports else []
 
 
-def _chosen(progress: Progress, parts: Mapping[str, Part], turns: int | None) -> Iterator[tuple[str, Part]]:
-    """The next part, again and again; the progress counts the turns."""
-    while turns is None or progress.turn < turns:
+def _chosen(progress: Progress, parts: Mapping[str, Part]) -> Iterator[tuple[str, Part]]:
+    """The next part, again and again, until the run is over; the progress counts the turns."""
+    while not progress.is_over:
         for name, part in parts.items():
-            if name not in progress.done:
+            if name not in progress.done and not progress.is_over:
                 yield name, part
-        progress.turn, progress.done = progress.turn + 1, []
+        if all(name in progress.done for name in parts):
+            progress.turn, progress.done = progress.turn + 1, []
+
+
+def _progress(options: argparse.Namespace) -> Progress:
+    """A new run, or the one to resume; options that are given replace those that it had."""
+    if options.resume:
+        progress = Progress(**json.loads(options.progress.read_text("utf-8")))
+    else:
+        seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
+        progress = Progress(seed)
+    for name in ("count", "minutes", "part"):
+        if (value := getattr(options, name)) is not None:
+            setattr(progress, name, value)
+    if options.minutes is not None:
+        progress.end_turn = None
+    if options.turns is not None:
+        progress.end_turn = options.turns
+    if options.worlds is not None:
+        progress.end_turn = -(-options.worlds // worlds_of(progress.count))
+    return progress
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -140,25 +181,20 @@ def main(arguments: list[str] | None = None) -> int:
     if options.list:
         print("\n".join(every))
         return 0
-    if unknown := [name for name in options.part or [] if name not in every]:
+    if options.resume and not options.progress.exists():
+        print(f"nothing to resume: there is no {options.progress}", file=sys.stderr)
+        return 2
+    progress = _progress(options)
+    if unknown := [name for name in progress.part or [] if name not in every]:
         print(f"no part {unknown[0]!r}; --list shows them all", file=sys.stderr)
         return 2
-    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
-    progress = Progress(seed)
-    if options.resume:
-        if not options.progress.exists():
-            print(f"nothing to resume: there is no {options.progress}", file=sys.stderr)
-            return 2
-        progress = Progress(**json.loads(options.progress.read_text("utf-8")))
-    print(
-        f"seed {progress.seed}; the same again: make soak ARGS='--seed {progress.seed} --turns N'", flush=True
-    )
-    chosen = {name: every[name] for name in options.part or every}
-    end_s = None if options.turns is not None else time.monotonic() + 60 * options.minutes
+    again = f"--seed {progress.seed} --count {progress.count}"
+    print(f"seed {progress.seed}; the same again: make soak ARGS='{again} --turns N'", flush=True)
+    chosen = {name: every[name] for name in progress.part or every}
     try:
-        for name, part in _chosen(progress, chosen, options.turns):
+        for name, part in _chosen(progress, chosen):
             began_s, seed = time.monotonic(), progress.seed + progress.turn
-            reports = run_part(name, part, seed, options.count)
+            reports = run_part(name, part, seed, progress.count)
             if reports:
                 print("\n".join(reports))
             took_s = time.monotonic() - began_s
@@ -168,30 +204,28 @@ def main(arguments: list[str] | None = None) -> int:
                 f"turn {progress.turn}: {name}, seed {seed}, {took_s:.0f} s, {len(reports)} failed",
                 flush=True,
             )
-            if end_s is not None and time.monotonic() >= end_s:
-                break
     except KeyboardInterrupt:
-        print("interrupted; --resume goes on", file=sys.stderr)
+        print("interrupted; --resume continues", file=sys.stderr)
     print(progress.summary(), flush=True)
     return 1 if progress.reports else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make soak ARGS=", description=__doc__.partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long to run (default 10)")
-    parser.add_argument("--turns", type=int, help="run this number of turns instead")
-    parser.add_argument(
-        "--count", type=int, default=TURN_COUNT, help=f"frames of each sweep in a turn (default {TURN_COUNT})"
-    )
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument("--minutes", type=float, help=f"how long to run (default {MINUTES:.0f})")
+    end.add_argument("--turns", type=int, help="run this number of turns instead")
+    end.add_argument("--worlds", type=int, help="run until this number of worlds of each kind are played")
+    parser.add_argument("--count", type=int, help=f"frames of each sweep in a turn (default {TURN_COUNT})")
     parser.add_argument("--seed", type=int, help="default: a new one, which is printed")
-    parser.add_argument("--resume", action="store_true", help="go on with the run that was interrupted")
+    parser.add_argument("--resume", action="store_true", help="continue the run that was interrupted")
     parser.add_argument(
         "--progress",
         type=Path,
         default=ROOT / ".cache" / "soak.json",
         help="the file of progress (default .cache/soak.json)",
     )
-    parser.add_argument("--part", action="append", help="only this part; may be repeated")
+    parser.add_argument("--part", action="append", help="only this part (may be repeated)")
     parser.add_argument("--list", action="store_true", help="print the names of the parts")
     return parser
 

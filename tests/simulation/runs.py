@@ -166,16 +166,21 @@ def _tasks(seeds: Iterable[int]) -> Iterator[list[int]]:
 
 
 def find_known_bug(
-    name: str, seeds_max: int = KNOWN_BUG_SEEDS, *, streams: bool = False, healing: bool = False
+    name: str,
+    seeds_max: int = KNOWN_BUG_SEEDS,
+    *,
+    first: int = 0,
+    streams: bool = False,
+    healing: bool = False,
 ) -> tuple[int, str] | None:
-    """Return the first seed in which one of the bug's ``seen_by`` checkers reports it, and the violation.
+    """The first seed, from ``first`` on, in which a ``seen_by`` checker of the bug reports it; the violation.
 
     None if no seed does. Reports of other checkers do not count: the bug may have other effects, too.
     """
     setting = Setting(bug_name=name, streams=streams, healing=healing)
     bug = setting.bugs[name]
     with bug.patched():
-        for seed in range(seeds_max):
+        for seed in range(first, first + seeds_max):
             violation = setting.play(setting.shape(seed)).violation
             if violation is not None and violation.partition(":")[0] in bug.seen_by:
                 return seed, violation

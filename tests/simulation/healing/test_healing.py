@@ -12,7 +12,7 @@ from tests.places import ROOT
 from tests.simulation.faults import KINDS
 from tests.simulation.healing.known_bugs import HEALING_BUGS
 from tests.simulation.replay_file import Replay, decode_replay, encode_replay
-from tests.simulation.runs import Setting, play_seeds
+from tests.simulation.runs import Setting, find_known_bug, play_seeds
 
 HEALING = Setting(healing=True)
 SEEDS = range(32)
@@ -29,7 +29,7 @@ EFFECTS = (  # worlds without them would prove nothing
     "worker unmarked",
 )
 # Where each bug showed when it was put back first. A change of the code changes the run of a seed, so the
-# search begins there and goes on.
+# search begins there and continues with the next ones.
 FOUND_AT = {
     "fragment moved before it is copied": 1,
     "entry missing everywhere counts as copied": 44,
@@ -66,14 +66,7 @@ def test_worlds_with_auto_recovery_hold_and_contain_what_repairs_are_for() -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(HEALING_BUGS))
 def test_a_known_bug_of_auto_recovery_is_found_when_it_is_put_back(name: str) -> None:
-    setting, first = Setting(bug_name=name, healing=True), FOUND_AT[name]
-    bug = HEALING_BUGS[name]
-    with bug.patched():
-        for seed in range(first, first + BUG_SEEDS):
-            violation = setting.play(setting.shape(seed)).violation or ""
-            if violation.partition(":")[0] in bug.seen_by:
-                return
-    pytest.fail(f"not found in {BUG_SEEDS} seeds")
+    assert find_known_bug(name, BUG_SEEDS, first=FOUND_AT[name], healing=True) is not None
 
 
 @pytest.mark.slow
