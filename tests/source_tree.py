@@ -13,7 +13,7 @@ from tests.places import ROOT
 
 PACKAGES = ("ledger", "bookie", "namespace", "dlog", "spark_integration")
 # Where programs are assembled: these may import everything below a command, bookies included.
-ROOTS = ("ledger/deploy/", "dlog/cluster/", "dlog/cli/", "dlog/testing/")
+ROOTS = ("dlog/cluster/", "dlog/cli/", "dlog/testing/")
 GENERATED = re.compile(r"_pb2\.pyi?$")
 
 

@@ -61,6 +61,21 @@ def test_imports_point_down_in_the_order_of_the_architecture_page() -> None:
     assert wrong == []
 
 
+def test_no_package_imports_from_a_floor_above() -> None:
+    """Not even a neighbour's: ``bookie`` and ``namespace`` stand side by side."""
+    floors = {"ledger": 0, "bookie": 1, "namespace": 1, "dlog": 2, "spark_integration": 3}
+    assert set(floors) == set(PACKAGES)
+    wrong = [
+        f"{module.path}:{imported.line} imports {imported.module}"
+        for module in modules()
+        for imported in module.imports
+        if (there := imported.module.partition(".")[0]) in floors
+        and there != module.package
+        and floors[there] >= floors[module.package]
+    ]
+    assert wrong == []
+
+
 def test_bookies_are_known_only_where_programs_are_assembled() -> None:
     wrong = [
         f"{module.path}:{imported.line} imports {imported.module}"
@@ -97,7 +112,7 @@ def test_spark_knows_only_the_public_surface_of_dlog() -> None:
     wrong = [
         f"{module.path}:{imported.line} imports {imported.module}"
         for module in modules()
-        if module.package == "spark_integration"
+        if module.package == "spark_integration" and not module.lives_in(("spark_integration/commands/",))
         for imported in module.imports
         if imported.module.startswith(("dlog.cli", "dlog.cluster", "dlog.connect"))
     ]

@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,7 +20,11 @@ from click.shell_completion import CompletionItem
 from dlog.cli.terminal.completion import complete, is_asked
 from dlog.cli.terminal.groups import CommandGroup
 
-# Section of `dlog --help` -> name -> module with the click command ``command``, summary in `dlog --help`.
+# The group of entry points that bring commands of packages above this one.
+ENTRY_POINTS = "dlog.commands"
+
+# Section of `dlog --help` -> name -> module with the click command ``command``, or ``ENTRY_POINTS``; then the
+# summary in `dlog --help`.
 SECTIONS = {
     "Logs": {
         "log": ("dlog.cli.logs.log", "Create, list, show and delete logs."),
@@ -47,7 +52,7 @@ SECTIONS = {
         "inspect": ("dlog.cli.operators.bookie.inspect", "Print the contents of a stopped bookie's files."),
     },
     "Spark": {
-        "pipeline": ("dlog.cli.pipelines.command", "Work on whole logs with Spark: copy, verify, archive."),
+        "pipeline": (ENTRY_POINTS, "Work on whole logs with Spark: copy, verify, archive."),
     },
     "This program": {
         "config": ("dlog.cli.setup.config", "Show the settings that hold, or check a file with settings."),
@@ -66,6 +71,17 @@ OUR_PACKAGES = ("dlog", "ledger", "namespace", "bookie", "spark_integration")
 
 class OutputClosedError(Exception):
     """The program that reads our output closed the pipe."""
+
+
+def _loaded(name: str) -> object:
+    """The command that an installed package brings."""
+    found = list(entry_points(group=ENTRY_POINTS, name=name))
+    if not found:
+        raise click.UsageError(
+            f"no installed package brings the command {name!r}; install DLog again, with pip install . in a"
+            " checkout"
+        )
+    return found[0].load()
 
 
 class LazyGroup(CommandGroup):
@@ -94,7 +110,8 @@ class LazyGroup(CommandGroup):
             raise click.UsageError(
                 "the installed package has no benchmarks; run them in a checkout with `make bench`"
             )
-        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        module = COMMANDS[cmd_name][0]
+        command = _loaded(cmd_name) if module == ENTRY_POINTS else importlib.import_module(module).command
         assert isinstance(command, click.Command)  # each module of ``COMMANDS`` has one
         return command
 

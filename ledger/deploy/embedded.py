@@ -1,7 +1,7 @@
 """Ledgers in a directory: the metadata store, and the way to the bookie wherever it runs.
 
 Inside: reaching the bookie that another process hosts, hosting it here if no process does, taking over.
-Not inside: the bookie in this process (``host``), the lock and the socket (``directory``).
+Not inside: the bookie in this process (``bookie.embedded``), the lock and the socket (``directory``).
 Always: a record that was acknowledged is on the disk before any process takes over; a process that attaches
 to a host does not import the bookie.
 
@@ -20,7 +20,6 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -29,6 +28,7 @@ from ledger.catalog.catalog import open_catalog
 from ledger.catalog.paths import READONLY, Layout, available_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
+from ledger.deploy.bookie_lookup import HostedBookie, HostedGarbage, embedded_bookie
 from ledger.deploy.directory import BOOKIE_RESERVE, METADATA, Directory, HostLock
 from ledger.deploy.directory_store import DirectoryStore, open_directory_store
 from ledger.errors import DirectoryFullError, DirectoryMovedError, DirectoryUnusableError
@@ -39,10 +39,6 @@ from ledger.metadata_store.store import MetadataStore
 from ledger.runtime.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.dial import Address
 from ledger.transport.pipe import stream_pair
-
-if TYPE_CHECKING:
-    from ledger.deploy.garbage import EmbeddedGarbage
-    from ledger.deploy.host import HostedBookie
 
 BOOKIE_ID = "embedded:1"  # never changes: the metadata of every ledger names it
 LEDGERS_ROOT = "/ledgers"
@@ -83,7 +79,7 @@ class Hosting:
         self._stop = trio.Event()
 
     @property
-    def garbage(self) -> EmbeddedGarbage | None:
+    def garbage(self) -> HostedGarbage | None:
         """The garbage collection; None while another process hosts, or if bookie and metadata do not
         match."""
         return None if self._hosted is None else self._hosted.garbage
@@ -165,12 +161,9 @@ class Hosting:
         It must if its disk is full: opened on a full disk it serves reads and deletions. And if there is
         space again. Returns the bytes that were free when it was opened on a full disk; then more are needed.
         """
-        # Only a host needs the bookie, whose import takes longer than all the rest.
-        from ledger.deploy.host import open_hosted_bookie
-
         was_open, free_bytes = False, 0
         try:
-            async with open_hosted_bookie(
+            async with embedded_bookie().open_hosted_bookie(
                 self._directory,
                 self._store,
                 LEDGERS_ROOT,
@@ -180,7 +173,7 @@ class Hosting:
             ) as self._hosted:
                 was_open, self._full = True, None
                 space = self._hosted.space
-                if self._hosted.bookie.storage.full is not None:
+                if self._hosted.is_full:
                     free_bytes = await trio.to_thread.run_sync(space.free_bytes)
                 self._change()
                 async with trio.open_nursery() as nursery:

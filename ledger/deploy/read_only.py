@@ -1,7 +1,7 @@
 """Ledgers in a directory that is only read: through the process that hosts it, else from its files.
 
 Inside: which of both, and the check that the files stay the same while they are opened. Not inside: the
-bookie above the files (``snapshot``), the metadata without a session
+bookie above the files (``bookie.embedded``), the metadata without a session
 (``ledger.metadata_store.sqlite_store``), hosting (``embedded``).
 Always: nothing below the directory is created, written or deleted, and no lock is kept. Metadata and entries
 belong to one moment: they were taken while no process hosted the directory and no file changed.
@@ -25,6 +25,7 @@ from ledger.catalog.catalog import open_catalog
 from ledger.catalog.paths import LAYOUT
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
+from ledger.deploy.bookie_lookup import embedded_bookie
 from ledger.deploy.directory import BOOKIE, METADATA, Directory
 from ledger.deploy.embedded import DIAL_PAUSE_S, LEDGERS_ROOT, LOCK_TIMEOUT_S
 from ledger.errors import DirectoryUnusableError
@@ -131,9 +132,6 @@ async def _open_snapshot(
     stack: AsyncExitStack, directory: Directory, config: ClientConfig | None
 ) -> ReadOnlyStack | None:
     """None if the files changed meanwhile."""
-    # Only this needs the bookie, whose import takes longer than all the rest.
-    from ledger.deploy.snapshot import take_snapshot
-
     for name in (METADATA, BOOKIE):
         if directory.identity_of(name) is None:
             directory.check_metadata()
@@ -143,7 +141,7 @@ async def _open_snapshot(
             )
     directory.check_metadata()
     try:
-        snapshot = await take_snapshot(directory.path)
+        snapshot = await embedded_bookie().take_snapshot(directory.path)
     except FileNotFoundError:
         return None  # a file was deleted while the files were listed
     except OSError as exc:

@@ -1,7 +1,8 @@
 """Pipelines over whole logs, each restartable and exactly once: they are libraries and commands.
 
 Inside: what each pipeline does, its progress, the Spark session of a command.
-Not inside: the data source and the sink (``spark_integration``), the commands (``dlog.cli.pipelines``).
+Not inside: the data source and the sink (``spark_integration``), the commands
+(``spark_integration.commands``).
 Entry points: ``archive``, ``table``, ``export_table``, ``restore``, ``copy_logs``, ``verify_logs``,
 ``compact``; all but ``table`` report ``Progress``.
 """

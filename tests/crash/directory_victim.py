@@ -22,7 +22,7 @@ from bookie.errors import BookieServerError
 from dlog.connect import prepare_embedded_namespace
 from dlog.namespace_handle import Namespace
 from ledger.config import ClientConfig
-from ledger.deploy import host
+from bookie.embedded import host
 from ledger.deploy.embedded import Hosting, open_embedded_stack
 from ledger.metadata_store.errors import NamespaceError
 
@@ -72,7 +72,7 @@ async def compact(hosting: Hosting) -> None:
     while True:
         await trio.sleep(0.01)
         hosted = hosting._hosted
-        if hosted is None or hosted.garbage is None:
+        if not isinstance(hosted, host.HostedBookie) or hosted.garbage is None:
             continue
         storage = hosted.bookie.storage
         with suppress(BookieServerError, NamespaceError, OSError):

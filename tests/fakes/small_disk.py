@@ -13,7 +13,7 @@ import pytest
 
 from bookie.disk.disk import Buffer, DiskUsage, File
 from bookie.disk.real_disk import RealDisk, RealFile
-from ledger.deploy import host
+from bookie.embedded import host
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _DETACH = 2

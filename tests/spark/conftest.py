@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dlog.cli.main import main
-from dlog.cli.pipelines import archive, compact, copy, verify
+from spark_integration.commands import archive, compact, copy, verify
 from tests.places import ROOT
 from tests.spark.queries import Orders
 

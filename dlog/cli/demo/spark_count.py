@@ -58,8 +58,6 @@ def count_by_spark(uri: str, log: str, directory: Path) -> int:
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_integration import register
-
     directory.mkdir()
     log_settings = directory / "log4j2.properties"
     log_settings.write_text(_LOGGING)
@@ -86,7 +84,6 @@ def count_by_spark(uri: str, log: str, directory: Path) -> int:
         counts.append(batch.count())
 
     try:
-        register(spark)
         query = (
             spark.readStream.format("dlog")
             .option("uri", uri)

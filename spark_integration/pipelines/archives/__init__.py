@@ -2,7 +2,7 @@
 
 Inside: the directory of an archive, its manifest, the files of segments, archiving, the table over archive
 and log, restoring.
-Not inside: the commands (``dlog.cli.pipelines``).
+Not inside: the commands (``spark_integration.commands``).
 Entry points: ``archive``, ``table``, ``export_table``, ``restore``, ``read_manifest``.
 """
 

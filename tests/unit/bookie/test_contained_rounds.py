@@ -14,6 +14,7 @@ from bookie.auth.reloading import Secrets
 from bookie.cluster.autorecovery import keep_running
 from bookie.cluster.registration import Registration
 from bookie.disk_watch import DiskWatch
+from bookie.embedded.garbage import EmbeddedGarbage
 from bookie.errors import DirectoryError
 from bookie.gc.collector import GarbageCollector, GcConfig
 from bookie.http.admin import RecoveryState
@@ -27,7 +28,6 @@ from bookie.requests.permissions import Access, Decision, PeerPermissions
 from bookie.requests.service import BookieService
 from bookie.server.server import Server
 from ledger.catalog.paths import Layout
-from ledger.deploy.garbage import EmbeddedGarbage
 from ledger.errors import LedgerError
 from ledger.metadata_store.store import SessionState
 from ledger.runtime.tasks.failure_domain import contained_failures

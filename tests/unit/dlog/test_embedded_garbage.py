@@ -14,10 +14,11 @@ import trio
 
 import dlog
 from bookie.cluster.bound_metadata import ACCEPT
+from bookie.embedded.garbage import AFTER_DELETION_S, EmbeddedGarbage
+from bookie.embedded.host import HostedBookie
 from dlog.connect import prepare_embedded_namespace
 from dlog.namespace_handle import Namespace
 from ledger.deploy.embedded import EmbeddedStack, open_embedded_stack
-from ledger.deploy.garbage import AFTER_DELETION_S
 from ledger.digest import DigestType
 
 pytestmark = pytest.mark.slow
@@ -58,8 +59,9 @@ def entry_bytes(path: Path) -> int:
 
 async def collect(stack: EmbeddedStack) -> tuple[int, ...]:
     """Run a collection; return the ledgers that it deletes."""
-    assert stack.hosting.garbage is not None, "this process must host the bookie"
-    return (await stack.hosting.garbage.collect()).ledger_ids
+    garbage = stack.hosting.garbage
+    assert isinstance(garbage, EmbeddedGarbage), "this process must host the bookie"
+    return (await garbage.collect()).ledger_ids
 
 
 def copy_metadata(path: Path, to: Path) -> None:
@@ -117,7 +119,7 @@ async def test_closing_collects_a_log_deleted_just_before(tmp_path: Path) -> Non
 async def test_a_collection_follows_a_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(tmp_path) as (namespace, _):
         await fill(namespace, "log", 2)
-    monkeypatch.setattr("ledger.deploy.garbage.AFTER_DELETION_S", AFTER_DELETION_S / 1000)
+    monkeypatch.setattr("bookie.embedded.garbage.AFTER_DELETION_S", AFTER_DELETION_S / 1000)
     async with opened(tmp_path) as (namespace, stack):
         garbage = stack.hosting.garbage
         assert garbage is not None
@@ -235,7 +237,7 @@ async def test_only_the_bound_metadata_say_which_digest_a_ledger_has(tmp_path: P
     path, backup = tmp_path / "log", tmp_path / "backup"
 
     async def digest_types(stack: EmbeddedStack) -> set[DigestType | None]:
-        assert stack.hosting._hosted is not None
+        assert isinstance(stack.hosting._hosted, HostedBookie)
         service = stack.hosting._hosted.bookie.service
         assert service.digest_type_of is not None
         return {await service.digest_type_of(ledger_id) for ledger_id in service.storage.ledger_ids()}

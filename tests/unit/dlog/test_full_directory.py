@@ -16,9 +16,9 @@ import trio
 import dlog
 import dlog.aio
 import dlog.blocking
+from bookie.embedded import host
 from bookie.main import Bookie, open_bookie
 from dlog.errors import WriterDiskFullError
-from ledger.deploy import host
 from tests.fakes.small_disk import SmallDirectory, small_directory
 
 MIB = 1 << 20

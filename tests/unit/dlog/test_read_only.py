@@ -14,11 +14,11 @@ import trio
 
 import dlog
 import dlog.blocking
+from bookie.embedded import host
+from bookie.embedded.snapshot import Snapshot, take_snapshot
 from bookie.journal.format import journal_id_of
-from ledger.deploy import host
 from ledger.deploy import read_only as read_only_module
 from ledger.deploy.directory import BOOKIE, METADATA, Directory
-from ledger.deploy.snapshot import Snapshot, take_snapshot
 from tests.unit.dlog.test_embedded_processes import line_of, running
 
 pytestmark = pytest.mark.slow
@@ -297,7 +297,7 @@ async def test_files_that_change_while_they_are_opened_are_opened_again(
             (path / BOOKIE / "current" / f"{taken}.new").touch()
         return snapshot
 
-    monkeypatch.setattr("ledger.deploy.snapshot.take_snapshot", take_and_change)
+    monkeypatch.setattr("bookie.embedded.take_snapshot", take_and_change)
     if times == 1:
         async with dlog.open_namespace(uri, read_only=True) as opened:
             assert await opened.list_logs() == ["log"]
@@ -323,7 +323,7 @@ async def test_a_host_that_starts_between_is_noticed_by_its_lock(
         taken.append(await take_snapshot(path))
         return taken[-1]
 
-    monkeypatch.setattr("ledger.deploy.snapshot.take_snapshot", take)
+    monkeypatch.setattr("bookie.embedded.take_snapshot", take)
     async with dlog.open_namespace(uri, read_only=True) as opened:
         assert await opened.list_logs() == ["log"]
     assert len(taken) == 2

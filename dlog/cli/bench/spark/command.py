@@ -112,7 +112,6 @@ def measure(target: Target, directory: Path, *, records: int, size: int, partiti
     from pyspark.sql import SparkSession
 
     from dlog.cli.bench.spark.floor import FloorSource
-    from spark_integration import register
 
     builder = SparkSession.builder.master(f"local[{partitions}]").appName("dlog bench")
     for key, value in SESSION.items():
@@ -120,7 +119,6 @@ def measure(target: Target, directory: Path, *, records: int, size: int, partiti
     spark = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
     spark.sparkContext.setLogLevel("FATAL")  # stopping a query writes errors of its tasks
     try:
-        register(spark)
         spark.dataSource.register(FloorSource)
         with dlog.blocking.open_namespace(target.uri) as namespace:
             mark = secrets.token_hex(4)

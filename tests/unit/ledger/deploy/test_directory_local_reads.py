@@ -10,7 +10,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-import ledger.deploy.host as host
+import bookie.embedded.host as host
+from bookie.embedded.garbage import EmbeddedGarbage
 from ledger.config import ClientConfig
 from ledger.context import EntryLogFile, OpenEntryLog
 from ledger.deploy.embedded import EmbeddedStack, open_embedded_stack
@@ -59,7 +60,7 @@ class Opened:
 
     async def flush(self) -> None:
         hosted = self.stack.hosting._hosted
-        assert hosted is not None
+        assert isinstance(hosted, host.HostedBookie)
         await hosted.bookie.storage.flush()
 
     def log_files(self) -> list[Path]:
@@ -168,7 +169,7 @@ async def test_compaction_under_a_reader_changes_nothing_that_it_reads(
         assert held
         await directory.stack.client.delete(dead)
         garbage = directory.stack.hosting.garbage
-        assert garbage is not None
+        assert isinstance(garbage, EmbeddedGarbage)
         collected = await garbage.collect()
         assert dead in collected.ledger_ids
         assert set(logs) - set(directory.log_files())  # files that held the ledger are gone

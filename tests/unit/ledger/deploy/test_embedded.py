@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ledger.deploy import host
 from ledger.deploy.directory import Directory
 from ledger.deploy.embedded import open_embedded_stack
 from ledger.errors import DirectoryMovedError, DirectoryUnusableError
@@ -35,7 +34,7 @@ async def test_a_host_that_finds_other_files_in_the_directory_is_the_reason_of_e
     def other_metadata(directory: Directory, *_: object, **__: object) -> None:
         raise DirectoryMovedError("its metadata is another file")
 
-    monkeypatch.setattr(host, "open_hosted_bookie", other_metadata)
+    monkeypatch.setattr("bookie.embedded.open_hosted_bookie", other_metadata)
     with pytest.raises(DirectoryMovedError, match="another file"):
         async with open_embedded_stack(tmp_path / "ledgers"):
             pass

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dlog.cli.pipelines.session import progress_lines
+from spark_integration.commands.session import progress_lines
 from spark_integration.pipelines import Progress
 
 STEPS = [

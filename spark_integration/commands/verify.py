@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import attrs
 import click
 
-from dlog.cli.pipelines.session import client_options, progress_lines, spark_options, spark_session
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json
+from spark_integration.commands.session import client_options, progress_lines, spark_options, spark_session
 
 
 @click.command("verify")

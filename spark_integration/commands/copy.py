@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlog.cli.pipelines.session import (
+from dlog.cli.terminal.completion import log_names
+from dlog.cli.terminal.exit_codes import ExitCode, exit_code_of
+from dlog.cli.terminal.options import json_option, uri_option
+from dlog.cli.terminal.output import print_json, print_note, print_table
+from spark_integration.commands.session import (
     client_options,
     key_values,
     progress_lines,
     spark_options,
     spark_session,
 )
-from dlog.cli.terminal.completion import log_names
-from dlog.cli.terminal.exit_codes import ExitCode, exit_code_of
-from dlog.cli.terminal.options import json_option, uri_option
-from dlog.cli.terminal.output import print_json, print_note, print_table
 
 if TYPE_CHECKING:
     from spark_integration.pipelines import CopiedLog

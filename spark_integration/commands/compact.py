@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from dlog.cli.pipelines.session import client_options, progress_lines, spark_options, spark_session
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.options import json_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json
+from spark_integration.commands.session import client_options, progress_lines, spark_options, spark_session
 
 
 @click.command("compact")

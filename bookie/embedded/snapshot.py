@@ -19,13 +19,13 @@ import trio
 from bookie.cluster.bound_metadata import check_metadata
 from bookie.damage.scrubber import ScrubConfig
 from bookie.disk.overlay import OverlayDisk, StoredFile, stored_files
+from bookie.embedded.garbage import ENTRY_LOG_BYTES_MAX
 from bookie.errors import BookieServerError
 from bookie.journal.files import JournalConfig
 from bookie.main import Bookie, open_bookie
 from bookie.storage.config import CURRENT, StorageConfig
 from ledger.catalog.paths import Layout
 from ledger.deploy.directory import BOOKIE
-from ledger.deploy.garbage import ENTRY_LOG_BYTES_MAX
 from ledger.errors import DirectoryUnusableError
 from ledger.metadata_store.store import MetadataStore
 from ledger.transport.dial import Address

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import click
 
-from dlog.cli.pipelines.archive import archive, restore, table
-from dlog.cli.pipelines.compact import compact
-from dlog.cli.pipelines.copy import copy
-from dlog.cli.pipelines.verify import verify
 from dlog.cli.terminal.groups import CommandGroup
+from spark_integration.commands.archive import archive, restore, table
+from spark_integration.commands.compact import compact
+from spark_integration.commands.copy import copy
+from spark_integration.commands.verify import verify
 
 
 @click.group("pipeline", cls=CommandGroup)

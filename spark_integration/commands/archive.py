@@ -5,11 +5,11 @@ from __future__ import annotations
 import attrs
 import click
 
-from dlog.cli.pipelines.session import client_options, progress_lines, spark_options, spark_session
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.options import json_option, uri_option
 from dlog.cli.terminal.output import counted, print_json, print_note
 from dlog.cli.terminal.position import dlsn_text
+from spark_integration.commands.session import client_options, progress_lines, spark_options, spark_session
 
 
 @click.command("archive")

@@ -24,6 +24,8 @@ import trio
 
 from bookie.disk.disk import no_space
 from bookie.disk.real_disk import RealDisk
+from bookie.embedded.garbage import COMPACTION, ENTRY_LOG_BYTES_MAX, EmbeddedGarbage, open_garbage
+from bookie.embedded.space import Space
 from bookie.errors import BookieServerError, MetadataLostError
 from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.digest_types import DigestTypes
@@ -32,8 +34,6 @@ from bookie.storage.config import CURRENT, StorageConfig
 from bookie.storage.entry_places import EntryPlace
 from ledger.catalog.paths import Layout
 from ledger.deploy.directory import BOOKIE, METADATA, METADATA_RESERVE, Directory, not_for_children
-from ledger.deploy.garbage import COMPACTION, ENTRY_LOG_BYTES_MAX, EmbeddedGarbage, open_garbage
-from ledger.deploy.space import Space
 from ledger.digest import DigestType
 from ledger.errors import DirectoryUnusableError
 from ledger.metadata_store.sqlite_store.reserve import SpaceReserve
@@ -54,6 +54,11 @@ class HostedBookie:
     streams: trio.Nursery  # of the tasks that serve connections
     garbage: EmbeddedGarbage | None  # None: metadata and bookie do not belong together
     space: Space
+
+    @property
+    def is_full(self) -> bool:
+        """True if the bookie has no space for more entries."""
+        return self.bookie.storage.full is not None
 
     def serve(self, stream: trio.abc.Stream) -> None:
         """Serve a connection in a task."""

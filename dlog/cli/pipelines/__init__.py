@@ -1,1 +1,0 @@
-"""`dlog pipeline`: archives, restores and copies of whole logs with Spark."""
