@@ -18,11 +18,11 @@ from subprocess import PIPE
 import trio
 
 import dlog
+from bookie.embedded import host
 from bookie.errors import BookieServerError
 from dlog.connect import prepare_embedded_namespace
 from dlog.namespace_handle import Namespace
 from ledger.config import ClientConfig
-from bookie.embedded import host
 from ledger.deploy.embedded import Hosting, open_embedded_stack
 from ledger.metadata_store.errors import NamespaceError
 
