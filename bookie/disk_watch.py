@@ -27,7 +27,7 @@ from bookie.disk.disk import Disk
 from bookie.disk.fullness import Fullness, FullnessConfig, evaluate_fullness
 from bookie.disk.reserve import Reserve
 from bookie.errors import DirectoryError, FormatError, SpaceAgainError, StateError
-from bookie.requests.rights import Rights
+from bookie.requests.session import Rights
 from ledger.metadata_store.errors import NamespaceError
 from ledger.runtime.tasks.failure_domain import report_contained
 

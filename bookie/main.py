@@ -36,7 +36,7 @@ from bookie.listening import bind
 from bookie.membership import BookieSetup, Membership, join_cluster
 from bookie.offline.index_rebuild import take_over_page_files
 from bookie.requests.permissions import Permissions
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
 from bookie.serving import DRAIN_S, PublicSide

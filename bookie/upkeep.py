@@ -24,7 +24,7 @@ from bookie.ledger_metadata.new_ledger_check import NewLedgerCheck
 from bookie.ledger_metadata.over_replicated import OverReplicated
 from bookie.membership import BookieSetup, Membership
 from bookie.requests.new_ledgers import NewLedgers
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 
 
 @attrs.frozen

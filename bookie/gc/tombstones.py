@@ -13,7 +13,7 @@ offset  size  field
      8     8  deleted                 Unix time, milliseconds
     16     4  CRC-32 of the above     a torn record ends the file
 
-Inside: these files. Not inside: refusing adds (``service``), deleting ledgers (``live_ledgers``).
+Inside: these files. Not inside: refusing adds (``session``), deleting ledgers (``live_ledgers``).
 Always: an id is durable here before its ledger is deleted. If the file cannot be written, the id is only in
 memory: a deletion must not need disk space.
 

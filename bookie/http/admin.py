@@ -20,7 +20,7 @@ from bookie.gc.collector import GarbageCollector
 from bookie.healing.damage_healing import HealingStats
 from bookie.http.messages import UnavailableError
 from bookie.identity.cookie import Cookie
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from bookie.server.server import Server
 from ledger.replication import AutoRecoveryStats
 

@@ -25,7 +25,7 @@ from bookie.gc.log_collector import LogCollector
 from bookie.gc.tombstones import Tombstones
 from bookie.identity.cookie_check import read_instance_id
 from bookie.ledger_metadata.cluster_nodes import ClusterNodes
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from bookie.storage.config import CURRENT
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import COOKIES, LAYOUT, RESTORED, Layout, decode_layout, ledger_path

@@ -5,6 +5,6 @@ know. Not inside: connections and their memory (``bookie.server``), storing entr
 Entry points: ``BookieService`` and its ``ClientSession``.
 """
 
-from bookie.requests.service import BookieService, ClientSession
+from bookie.requests.session import BookieService, ClientSession
 
 __all__ = ["BookieService", "ClientSession"]

@@ -1,7 +1,7 @@
 """Requests whose reply comes later.
 
 Inside: the compact form of many plain reads, woken long polls, the type of all such requests. Not inside:
-the choice of these requests (``service``), the work (``deferred_replies``), its time (``deferred_work``).
+the choice of these requests (``session``), the work (``reads``), its time (``deferred_work``).
 """
 
 from __future__ import annotations

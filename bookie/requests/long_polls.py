@@ -1,7 +1,7 @@
 """The long polls of one connection: waiting, timeouts, and replies in slices.
 
 Inside: one task for all long polls of a connection, the order of their deadlines, which are ready. Not
-inside: which reply a long poll gets (``deferred_replies``), the number of slices in one step of the loop
+inside: which reply a long poll gets (``reads``), the number of slices in one step of the loop
 (``turns``).
 Always: each long poll gets one last reply, or its connection ends; one that asks for several gets the others
 before it, each for a greater LAC than the one before, at most ``REPLIES_MAX`` in all; a long poll that waits

@@ -6,7 +6,7 @@ end. This budget limits how many unconfirmed ledgers there are, and how many are
 limit the request gets TOO_MANY_REQUESTS, and nothing is created.
 
 Inside: the counts, the limits. Not inside: asking the metadata store (``cluster.new_ledger_check``), creating
-ledgers (``service``).
+ledgers (``session``).
 Always: a ledger leaves the budget only when the metadata have confirmed it, or when it is deleted here.
 """
 

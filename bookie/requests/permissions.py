@@ -4,7 +4,7 @@ The decision needs the metadata store (``cluster.log_permissions``). A frame who
 stops its connection: it and all frames after it wait, in order, and nothing more is received.
 
 Inside: the decisions about each identity and their lifetime, ``SessionAccess``. Not inside: making a
-decision, proving an identity (``gate``), handling requests (``service``).
+decision, proving an identity (``gate``), handling requests (``session``).
 Always: a request that names a ledger is handled only if a decision about its peer grants it; a decision is
 used for at most its lifetime; without an identity nothing is granted.
 

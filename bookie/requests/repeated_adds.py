@@ -23,7 +23,7 @@ match no CRC, the ledger has one        the held bytes are damaged: the offered 
 ======================================  ====================================================================
 
 Inside: this rule, the log of refusals. Not inside: finding the held entry (``storage.entry_reads``), fences
-and keys (``service``).
+and keys (``session``).
 Always: an entry that can be read and whose digest may be right is never replaced.
 
 Source: LedgerRecoveryOp.java, LedgerFragmentReplicator.java, PendingAddOp.java for what is sent again;

@@ -2,8 +2,8 @@
 
 Inside: receiving whole frames, one sender, TLS that begins within the connection, back-pressure in both
 directions.
-Not inside: accepting, all connections together (``server``), what a request means (``service``,
-``deferred_replies``), how much memory a connection may hold (``reply_queue``, ``shared_memory``).
+Not inside: accepting, all connections together (``server``), what a request means (``session``,
+``reads``), how much memory a connection may hold (``reply_queue``, ``shared_memory``).
 Always: a frame that is no message closes its connection and no other; while a peer does not read its replies,
 or the storage has no capacity for its entries, nothing more is received from it; a reply is sent whole or its
 connection ends.
@@ -21,7 +21,7 @@ import trio
 from bookie.auth.authentication import certificate_identity, parse_certificate
 from bookie.errors import AccountingError, StorageFailedError
 from bookie.requests.deferred import DeferredRequest
-from bookie.requests.service import SLOW_FRAMES_MAX, BookieService
+from bookie.requests.session import SLOW_FRAMES_MAX, BookieService
 from bookie.requests.turns import CLOSE_UNITS, SLOW_FRAME_UNITS, UNIT_BYTES, Turns
 from bookie.server.config import ServerConfig
 from bookie.server.connections import Connections, Peer

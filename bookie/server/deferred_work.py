@@ -1,7 +1,7 @@
 """The deferred requests of one connection: budgets, a few workers, long polls.
 
 Inside: which request is refused with TOO_MANY_REQUESTS, the queue, the workers. Not inside: the work
-(``deferred_replies``), waiting long polls (``long_polls``), the socket (``connection``).
+(``reads``), waiting long polls (``long_polls``), the socket (``connection``).
 Always: each request is answered once, refused, or lost with its connection; every count is given back when
 the request is answered or the connection ends.
 
@@ -17,11 +17,11 @@ from collections.abc import Callable
 import trio
 
 from bookie.requests.deferred import DeferredRequest, PlainReads, WokenPoll, is_long_poll
-from bookie.requests.deferred_replies import SLICE_READS, DeferredReplies
 from bookie.requests.in_progress import share_of
 from bookie.requests.long_polls import LongPolls
+from bookie.requests.reads import SLICE_READS, DeferredReplies
 from bookie.requests.replies import refusal
-from bookie.requests.service import BookieService, ClientSession
+from bookie.requests.session import BookieService, ClientSession
 from bookie.requests.turns import READ_UNITS, Turns
 from bookie.server.config import ServerConfig
 from bookie.server.reply_queue import ReplyQueue

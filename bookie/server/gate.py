@@ -40,7 +40,7 @@ from bookie.auth.authentication import (
     certificate_identity,
 )
 from bookie.requests.replies import refusal
-from bookie.requests.service import AUTH_DISABLED, SLOW_FRAMES_MAX, ClientSession
+from bookie.requests.session import AUTH_DISABLED, SLOW_FRAMES_MAX, ClientSession
 from ledger.codes import Code, Operation
 from ledger.errors import WireError
 from ledger.wire import v2, v3

@@ -3,7 +3,7 @@
 Inside: accepting, the memory and the requests in progress that all connections share, the sweeps that close
 connections of silent strangers, an orderly end.
 Not inside: one connection (``connection``), which connection is closed (``connections``), what a request
-means (``service``), how much memory a connection may hold (``reply_queue``, ``shared_memory``).
+means (``session``), how much memory a connection may hold (``reply_queue``, ``shared_memory``).
 Always: all connections together hold bounded bytes and bounded descriptors; a shortage of descriptors ends
 neither the server nor the storage.
 
@@ -21,7 +21,7 @@ import trio
 
 from bookie.errors import BookieConfigError, ListenError
 from bookie.requests.in_progress import InProgress
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from bookie.requests.turns import Turns
 from bookie.server.config import ServerConfig
 from bookie.server.connection import CONNECTION, Connection, Signal, note_fault

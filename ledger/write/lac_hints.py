@@ -5,7 +5,7 @@ Otherwise they wait for the next entry. A hint is one frame, kept in the bookie'
 may get lost.
 
 Inside: when a hint is due, which bookies take hints. Not inside: the frame (``wire``), the bookie's side
-(``bookie.requests.lac_hints``), explicit LACs, which bookies store (``explicit_lac``).
+(``bookie.requests.session``), explicit LACs, which bookies store (``explicit_lac``).
 Always: a hint never says more than the writer's LAC, which an ack quorum holds; nothing is hinted after the
 handle has ended; a bookie that did not say that it takes hints, as Apache's, gets none.
 

@@ -8,8 +8,8 @@ import trio
 
 from bookie.damage.digest_checker import DigestTypeOf
 from bookie.requests.deferred import DeferredRequest
-from bookie.requests.deferred_replies import DeferredReplies
-from bookie.requests.service import BookieService, ClientSession
+from bookie.requests.reads import DeferredReplies
+from bookie.requests.session import BookieService, ClientSession
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.shared_memory import SharedMemory
 from bookie.storage.storage import Storage

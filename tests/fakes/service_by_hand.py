@@ -8,7 +8,7 @@ from bookie.journal.group_commit import OnDurable, WriteBatch
 from bookie.ledger_record import LedgerRecord
 from bookie.requests.deferred import DeferredRequest
 from bookie.requests.repeated_adds import StoredEntry
-from bookie.requests.service import BookieService, ClientSession
+from bookie.requests.session import BookieService, ClientSession
 from bookie.storage.storage import Storage
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.wire import v2, v3

@@ -12,7 +12,7 @@ from unittest import mock
 import attrs
 import pytest
 
-from bookie.requests.service import ClientSession
+from bookie.requests.session import ClientSession
 from bookie.server.gate import Gate
 from tests.effort import IS_SAMPLE
 from tests.fuzz.frame_cases import Case, Ending, shapes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from bookie.requests.request_frames import decode_request as decode_bookie_request
+from bookie.requests.session import decode_request as decode_bookie_request
 from ledger.catalog.availability import decode_availability
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import CorruptEntryError, WireError

@@ -46,7 +46,7 @@ from bookie.ledger_metadata.gone_ledgers import GoneLedgers
 from bookie.ledger_metadata.live_ledgers import LiveLedgers, ServedLedgers
 from bookie.ledger_metadata.new_ledger_check import NewLedgerCheck
 from bookie.requests.new_ledgers import NewLedgers, NewLedgersConfig
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
 from bookie.storage.config import StorageConfig

@@ -21,7 +21,7 @@ from bookie.journal.group_commit import WriteBatch
 from bookie.journal.journal import Journal
 from bookie.journal.replay import JournalScan
 from bookie.ledger_record import LedgerRecord
-from bookie.requests.service import BookieService, ClientSession
+from bookie.requests.session import BookieService, ClientSession
 from bookie.storage.storage import Storage
 from ledger.digest import DigestType, EntryCodec
 from ledger.metadata import Ensemble, LedgerMetadata

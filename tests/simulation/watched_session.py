@@ -16,7 +16,7 @@ import attrs
 from crc32c import crc32c
 
 from bookie.requests.deferred import DeferredRequest
-from bookie.requests.service import BookieService, ClientSession
+from bookie.requests.session import BookieService, ClientSession
 from ledger.codes import Code
 from ledger.wire import v2, v3
 from ledger.wire.messages import AddReply, AddRequest, ReadReply, ReadRequest

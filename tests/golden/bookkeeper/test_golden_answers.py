@@ -20,7 +20,7 @@ import trio
 from bookie.auth.authentication import AuthRefusedError, AuthStep
 from bookie.journal.files import JournalConfig
 from bookie.main import Bookie, open_bookie
-from bookie.requests.rights import Rights
+from bookie.requests.session import Rights
 from bookie.server.config import ServerConfig
 from bookie.storage.config import StorageConfig
 from ledger.wire.messages import AuthReply, BookieInfoReply, IncomingReply, ReadReply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from tests.fakes.service_by_hand import HandDisk, Peer
 
 

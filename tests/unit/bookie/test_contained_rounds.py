@@ -25,7 +25,7 @@ from bookie.identity.incarnation import Incarnation
 from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.log_permissions import LogPermissions
 from bookie.requests.permissions import Access, Decision, PeerPermissions
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from bookie.server.server import Server
 from ledger.catalog.paths import Layout
 from ledger.errors import LedgerError

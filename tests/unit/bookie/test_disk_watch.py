@@ -18,7 +18,7 @@ from bookie.disk.real_disk import RealDisk
 from bookie.disk.reserve import Reserve
 from bookie.disk_watch import DiskWatch, DiskWatchConfig, WatchedDisks
 from bookie.errors import DirectoryError, SpaceAgainError, StateError
-from bookie.requests.rights import Rights
+from bookie.requests.session import Rights
 from ledger.metadata_store.errors import StoreUnreachableError
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ import trio
 
 from bookie.errors import StorageFailedError
 from bookie.requests.deferred import DeferredRequest
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from bookie.server.config import ServerConfig
 from bookie.storage.config import StorageConfig
 from bookie.storage.storage import Storage

@@ -21,7 +21,7 @@ from bookie.gc.collector import GarbageCollector
 from bookie.gc.compaction_rules import CompactionConfig
 from bookie.http import Admin, serve_admin
 from bookie.ledger_metadata.live_ledgers import ServedLedgers
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
 

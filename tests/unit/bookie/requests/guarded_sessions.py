@@ -12,7 +12,7 @@ from bookie.requests.permissions import (
     PeerPermissions,
     Permissions,
 )
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from ledger.wire import v2, v3
 from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import (

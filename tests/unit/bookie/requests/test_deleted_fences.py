@@ -14,7 +14,7 @@ from bookie.gc import tombstones as tombstone_files
 from bookie.gc.tombstones import Tombstones
 from bookie.ledger_metadata.live_ledgers import ServedLedgers, load_tombstones
 from bookie.main import Bookie, open_bookie
-from bookie.requests.deleted_fences import DeletedFences
+from bookie.requests.fences import DeletedFences
 from bookie.requests.new_ledgers import NewLedgers, NewLedgersConfig
 from bookie.storage.config import StorageConfig
 from ledger.codes import Code

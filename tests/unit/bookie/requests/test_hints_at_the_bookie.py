@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from bookie.ledger_record import LedgerRecord
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from ledger.codes import Code
 from ledger.wire.messages import WriteLacReply, WriteLacRequest
 from tests.fakes.service_by_hand import ENTRIES, KEY, OTHER_KEY, HandDisk, Peer, add, fence

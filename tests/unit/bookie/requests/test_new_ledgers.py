@@ -8,7 +8,7 @@ import pytest
 
 from bookie.ledger_record import LedgerRecord
 from bookie.requests.new_ledgers import NewLedgers, NewLedgersConfig
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from ledger.codes import Code
 from ledger.wire import v2, v3
 from ledger.wire.messages import AddReply, ReadReply, WriteLacReply, WriteLacRequest

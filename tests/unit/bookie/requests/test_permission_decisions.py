@@ -11,7 +11,7 @@ import bookie.requests.permissions as permissions_module
 from bookie.requests.permissions import (
     Access,
 )
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from ledger.codes import Code
 from ledger.wire.messages import (
     IncomingRequest,

@@ -15,7 +15,7 @@ from bookie.requests.permissions import (
     Access,
     Decision,
 )
-from bookie.requests.service import SLOW_FRAMES_MAX, BookieService
+from bookie.requests.session import SLOW_FRAMES_MAX, BookieService
 from ledger.codes import Code
 from ledger.errors import WireError
 from ledger.wire import v2, v3

@@ -10,8 +10,8 @@ import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from bookie.auth.authentication import AuthStep, PeerCertificate, PeerIdentity
-from bookie.requests import request_frames, service
-from bookie.requests.service import SLOW_FRAMES_MAX, BookieService
+from bookie.requests import session as session_module
+from bookie.requests.session import SLOW_FRAMES_MAX, BookieService
 from bookie.requests.turns import (
     READ_UNITS,
     SLOW_FRAME_UNITS,
@@ -86,13 +86,13 @@ class QuickDisk(HandDisk):
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     counter = Work()
-    decode = request_frames.decode_request
+    decode = session_module.decode_request
 
     def counted(data: bytes, start: int, end: int) -> object:
         counter.done("slow")
         return decode(data, start, end)
 
-    monkeypatch.setattr(service, "decode_request", counted)
+    monkeypatch.setattr(session_module, "decode_request", counted)
     return counter
 
 

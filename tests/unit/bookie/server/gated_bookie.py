@@ -13,7 +13,7 @@ from trio.testing import memory_stream_pair
 from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
 from bookie.main import Bookie
 from bookie.requests.deferred import DeferredRequest
-from bookie.requests.service import BookieService, ClientSession
+from bookie.requests.session import BookieService, ClientSession
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
 from ledger.codes import Code

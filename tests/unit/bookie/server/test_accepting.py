@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from bookie.errors import ListenError
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
 from ledger.runtime.tasks.failure_domain import contained_failures

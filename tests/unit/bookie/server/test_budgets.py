@@ -12,7 +12,7 @@ from bookie.disk.real_disk import RealDisk
 from bookie.ledger_record import LedgerRecord
 from bookie.main import Bookie, open_bookie
 from bookie.requests.in_progress import LISTS_MAX, SHARE_MIN, share_of
-from bookie.requests.service import SLOW_FRAMES_MAX, BookieService
+from bookie.requests.session import SLOW_FRAMES_MAX, BookieService
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
 from bookie.storage.config import StorageConfig

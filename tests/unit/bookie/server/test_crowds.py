@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from bookie.requests.turns import CLOSE_UNITS, HANDSHAKE_UNITS, STEP_UNITS, Turns
 from bookie.server import server as server_module
 from bookie.server.config import ServerConfig

@@ -11,10 +11,10 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from bookie.errors import StorageFailedError
 from bookie.main import Bookie, open_bookie
-from bookie.requests.deferred_replies import DeferredReplies
 from bookie.requests.in_progress import InProgress
 from bookie.requests.long_polls import LongPolls
-from bookie.requests.service import ClientSession
+from bookie.requests.reads import DeferredReplies
+from bookie.requests.session import ClientSession
 from bookie.server.reply_queue import ReplyQueue
 from bookie.storage.config import StorageConfig
 from bookie.storage.write_cache import WriteCache

@@ -17,7 +17,7 @@ from bookie.journal.files import JournalConfig
 from bookie.journal.group_commit import OnDurable, WriteBatch
 from bookie.ledger_record import LedgerRecord
 from bookie.main import Bookie, open_bookie
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
 from bookie.storage.config import StorageConfig

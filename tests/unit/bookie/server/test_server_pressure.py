@@ -16,7 +16,7 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from bookie.journal.group_commit import OnDurable, WriteBatch
 from bookie.ledger_record import LedgerRecord
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
 from ledger.codes import Code

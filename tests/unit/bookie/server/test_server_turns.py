@@ -13,7 +13,7 @@ from bookie.auth.tls import TlsConfig, server_context
 from bookie.errors import NoEntryError
 from bookie.journal.group_commit import OnDurable, WriteBatch
 from bookie.ledger_record import LedgerRecord
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
 from ledger.codes import Code

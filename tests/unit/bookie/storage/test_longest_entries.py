@@ -21,7 +21,7 @@ from bookie.journal.format import LAC_PACKET_BYTES_MAX
 from bookie.ledger_record import LedgerRecord
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.main import Bookie, open_bookie
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from bookie.server.config import ServerConfig
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bookie.ledger_record import LedgerRecord
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from ledger.codes import Code
 from ledger.wire import v2
 from ledger.wire.messages import (

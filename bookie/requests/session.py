@@ -2,15 +2,17 @@
 
 Inside: ``BookieService``, the state that all connections share (rights, long polls, pending fences), and
 ``ClientSession``, one connection's requests in and replies out. A session replies to adds and to reads of
-recent entries. It hands requests that must wait to the server as ``DeferredRequest`` (``deferred_replies``).
+recent entries. It hands requests that must wait to the server as ``DeferredRequest`` (``reads``). A frame
+whose sender can be answered is answered; any other frame is a ``WireError``.
 Not inside: sockets and the order of frames (``connection``), disks (``storage``), bytes of messages
 (``ledger.wire``).
 Always: an add or a fence is acknowledged only after the batch that holds its record is durable (an add with
 deferred sync: written); a ledger's fence is checked and its entry staged in one step of the event loop, so no
-entry is stored after a fence; one ``WriteBatch`` for each chunk received.
+entry is stored after a fence; one ``WriteBatch`` for each chunk received. A hint of a LAC creates no ledger,
+needs the ledger's key, and changes neither a fenced ledger nor one in limbo; it only raises the LAC.
 
 Source: BookKeeper, BookieRequestProcessor.java, WriteEntryProcessor.java, ReadEntryProcessor.java,
-WriteLacProcessorV3.java, ForceLedgerProcessorV3.java; docs/protocol.md 9 and 13.
+WriteLacProcessorV3.java, ForceLedgerProcessorV3.java; docs/protocol.md 5.12, 9 and 13.
 """
 
 from __future__ import annotations
@@ -25,22 +27,20 @@ import attrs
 from bookie.auth.authentication import PeerIdentity
 from bookie.damage.digest_checker import DigestTypeOf
 from bookie.errors import raise_error
+from bookie.journal.format import LAC_PACKET_BYTES_MAX
 from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.requests.deferred import DeferredRequest, PlainReads
-from bookie.requests.deleted_fences import DeletedFences
+from bookie.requests.fences import DeletedFences, PendingFences
 from bookie.requests.in_progress import BatchBegun, InProgress
-from bookie.requests.lac_hints import is_well_formed, take_hint
 from bookie.requests.lac_watch import LacWatches
 from bookie.requests.new_ledgers import NewLedgers
-from bookie.requests.pending_fences import PendingFences
 from bookie.requests.permissions import Permissions, SessionAccess
 from bookie.requests.repeated_adds import Comparison, RefusedAdds, StoredEntry, compare
 from bookie.requests.replies import READ_HEADER, as_failed, in_two_parts, plain_reply, refusal
-from bookie.requests.request_frames import decode_request
-from bookie.requests.rights import Rights
 from ledger.codes import MASTER_KEY_BYTES, Code
 from ledger.digest import ENTRY_HEADER_BYTES
+from ledger.errors import UnsupportedInVersionError, WireError
 from ledger.wire import v2, v3
 from ledger.wire.messages import (
     LAST_ENTRY,
@@ -71,9 +71,23 @@ SLOW_FRAMES_MAX = 256  # of one call of ``handle``; plain adds and plain reads d
 INLINE_READ_BYTES_MAX = 1_048_576  # of the immediate reads of one chunk; further reads are deferred
 
 _BODY_IDS = Struct(">qqq")  # the start of each entry: ledger id, entry id, LAC
-_LAC_IDS = Struct(">qq")  # the start of each LAC packet: ledger id, LAC
+_IDS = Struct(">qq")  # the start of each LAC packet: ledger id, LAC; also ledger id, entry id
 _ADD_OK = v2.add_reply(Code.OK, 0, 0)[:12]  # length, header, code; the entry's own first 16 bytes follow
 _READ_REQUEST = Struct(">Iqq")
+
+
+@attrs.define(eq=False)
+class Rights:
+    """Which adds a bookie accepts now: changed by ``DiskWatch``, read by sessions for each chunk."""
+
+    writable: bool = True
+    takes_records: bool = True  # False: not even a fence has space in the journal
+    high_priority_writable: bool = True  # accept adds of recoveries while the bookie is read-only
+
+    def hold(self, *, takes_records: bool) -> None:
+        """For a storage that was opened on a full disk; ``takes_records``: its journal has some space."""
+        self.writable = False
+        self.takes_records = self.high_priority_writable = takes_records
 
 
 @attrs.define(eq=False)
@@ -266,7 +280,7 @@ class ClientSession:
         """Reply to one of the ``PlainReads``."""
         if code is Code.UNKNOWN_LEDGER_STATE:
             code = Code.IO_ERROR  # see ``encode``
-        self._send(plain_reply(_LAC_IDS.pack(ledger_id, entry_id), code, body))
+        self._send(plain_reply(_IDS.pack(ledger_id, entry_id), code, body))
 
     # The end of a chunk
 
@@ -516,10 +530,10 @@ class ClientSession:
 
     def _write_lac(self, incoming: IncomingRequest, request: WriteLacRequest) -> None:
         ledger_id = request.ledger_id
-        if not is_well_formed(request):
+        if not _is_well_formed(request):
             return self._refuse(incoming, Code.BAD_REQUEST)
         if request.hint:
-            if take_hint(self._storage, request):
+            if _take_hint(self._storage, request):
                 self._grown.add(ledger_id)
             return None
         if not self._rights.writable:
@@ -534,3 +548,56 @@ class ClientSession:
         self._acks.append(self.encode(incoming, WriteLacReply(Code.OK, ledger_id)))
         self._needs_sync |= self._service.sync_adds
         return None
+
+
+def decode_request(data: bytes, start: int, end: int) -> IncomingRequest | bytes:
+    """The request in ``data[start:end]``, or the frame of the reply that refuses it.
+
+    Raises:
+        WireError: It is no message.
+    """
+    if data[start] >= v3.FIRST_BYTE_MIN:
+        try:
+            incoming = v3.decode_request(data, start, end)
+        except WireError:
+            # A version 2 header with an unknown version: the version 2 decoder may still find the ids.
+            return _refused_version_2(v2.decode_request(data, start, end))
+        if incoming.version == v3.VERSION:
+            return incoming
+        reply = refusal(incoming, Code.BAD_VERSION)
+        return v3.encode_reply(
+            reply, version=v3.VERSION, operation=incoming.operation, transaction_id=incoming.transaction_id
+        )
+    if v2.ADD_BODY_OFFSET + _IDS.size <= end - start < v2.ADD_REQUEST_BYTES_MIN and data[start + 1] == 1:
+        return v2.add_reply(Code.BAD_REQUEST, *_IDS.unpack_from(data, start + v2.ADD_BODY_OFFSET))
+    incoming = v2.decode_request(data, start, end)
+    return _refused_version_2(incoming) if incoming.version > v2.VERSION else incoming
+
+
+def _refused_version_2(incoming: IncomingRequest) -> bytes:
+    try:
+        reply = refusal(incoming, Code.BAD_VERSION)
+        return v2.encode_reply(reply, version=incoming.version, operation=incoming.operation)
+    except UnsupportedInVersionError as exc:
+        raise WireError(f"protocol version {incoming.version}, which no reply can refuse: {exc}") from exc
+
+
+def _is_well_formed(request: WriteLacRequest) -> bool:
+    """True if the packet has the size of one and is of the ledger that the request names."""
+    if not _IDS.size <= len(request.body) <= LAC_PACKET_BYTES_MAX:
+        return False
+    ledger_id, _ = _IDS.unpack_from(request.body)
+    return bool(ledger_id == request.ledger_id and ledger_id >= 0)
+
+
+def _take_hint(storage: Storage, request: WriteLacRequest) -> bool:
+    """Raise the LAC of the ledger by a well-formed hint; False if nothing changed.
+
+    A writer whose last entries are confirmed tells the bookies so by a hint. Readers then need not wait for
+    the next entry. A hint costs no journal write and gets no reply. It stays true for good, since only a
+    confirmed entry is hinted; a bookie that forgets it learns the LAC from the next entry.
+    """
+    ledger = storage.ledger(request.ledger_id)
+    if ledger is None or ledger.master_key != request.master_key or ledger.fenced or ledger.limbo:
+        return False
+    return storage.hint_lac(ledger, request.body)

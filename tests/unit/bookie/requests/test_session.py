@@ -8,7 +8,7 @@ import pytest
 
 from bookie.ledger_record import LedgerRecord
 from bookie.requests.deferred import PlainReads
-from bookie.requests.service import BookieService
+from bookie.requests.session import BookieService
 from ledger.codes import Code, Operation
 from ledger.digest import master_key
 from ledger.errors import WireError

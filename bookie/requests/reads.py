@@ -2,7 +2,7 @@
 
 Inside: reads of entries that are no longer in memory, batch reads, long polls, explicit LACs, lists of
 entries, disk space, reading the entry that an add repeats. Not inside: immediate replies and all writes
-(``service``); how many requests of a connection may wait (``deferred_work``).
+(``session``); how many requests of a connection may wait (``deferred_work``).
 Always: every deferred request gets exactly one reply, also if the storage fails; nothing here writes; no
 entry of a ledger in limbo is denied. Whether a ledger is in limbo is checked before the read. Limbo may end
 during the read, and an entry that the read did not find may be there by then.
@@ -25,7 +25,7 @@ from bookie.ledger_record import LedgerRecord, lac_of_entry, lac_of_packet
 from bookie.requests.deferred import DeferredRequest, PlainReads, WokenPoll
 from bookie.requests.repeated_adds import Comparison, StoredEntry
 from bookie.requests.replies import refusal
-from bookie.requests.service import BookieService, ClientSession
+from bookie.requests.session import BookieService, ClientSession
 from bookie.requests.turns import READ_UNITS, Turns
 from ledger.codes import Code
 from ledger.digest import DigestType

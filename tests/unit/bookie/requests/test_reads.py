@@ -11,8 +11,8 @@ from bookie.errors import EntryUnreadableError, NoEntryError
 from bookie.journal.group_commit import WriteBatch
 from bookie.ledger_record import LedgerRecord
 from bookie.requests.deferred import DeferredRequest, PlainReads, is_long_poll
-from bookie.requests.deferred_replies import DeferredReplies
-from bookie.requests.service import BookieService
+from bookie.requests.reads import DeferredReplies
+from bookie.requests.session import BookieService
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.shared_memory import SharedMemory
 from bookie.storage.entry_places import EntryPlace, IdentifyLog
