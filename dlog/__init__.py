@@ -16,6 +16,10 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
+from dlog.own_packages import check_own_packages
+
+check_own_packages(__file__)
+
 if TYPE_CHECKING:
     from dlog import aio as aio
     from dlog import blocking as blocking
