@@ -137,9 +137,9 @@ async def _start(
         skip_damaged=config.skip_damaged_journal,
         accepts_losses=config.accepts_losses,
     )
-    # On a full disk the flushes fail. What was replayed then stays in memory, which held it before, and in
-    # the journal; the marks do not move, and no file of the journal is removed.
-    # All that was replayed becomes durable before a mark moves: until then a crash replays it again. The
+    # On a full disk the flushes fail. Then the replayed entries stay in memory and in the journal. The marks
+    # do not move, and no file of the journal is removed.
+    # All replayed entries become durable before a mark moves: until then a crash replays them again. The
     # checkpoint removes journal files below the marks, and on a full disk the next file needs their space.
     if failure.full is None:
         storage.checkpointer.begin(tuple([one.end for one in nexts]))

@@ -302,7 +302,7 @@ class World:
             stopped.set()
 
     def _full(self) -> DirectoryFullError:
-        full = DirectoryFullError(f"{self!r}: its disk is full. What was acknowledged is kept")
+        full = DirectoryFullError(f"{self!r}: its disk is full. Acknowledged records are kept")
         full.__cause__ = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return full
 

@@ -29,7 +29,7 @@ from ledger.catalog.paths import READONLY, Layout, available_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.deploy.bookie_lookup import HostedBookie, HostedGarbage, embedded_bookie
-from ledger.deploy.directory import BOOKIE_RESERVE, METADATA, Directory, HostLock
+from ledger.deploy.directory import BOOKIE_RESERVE, METADATA, METADATA_RESERVE, Directory, HostLock
 from ledger.deploy.directory_store import DirectoryStore, open_directory_store
 from ledger.errors import DirectoryFullError, DirectoryMovedError, DirectoryUnusableError
 from ledger.metadata_store.errors import NamespaceError, NodeExistsError, StoreFullError
@@ -183,6 +183,9 @@ class Hosting:
         except DirectoryFullError as exc:
             self._hosted = None
             if not was_open:
+                # A process was killed after it had given the bookie's reserve, and another program took that.
+                if SpaceReserve(self._directory.fd, METADATA_RESERVE).lend():
+                    return free_bytes
                 self._full = exc
                 self._change()
                 with trio.move_on_after(FULL_PAUSE_S):

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from ledger.runtime.private_files import open_private
 
 RESERVE_BYTES = 1 << 20  # SQLite needs 32 KiB to open, and some 40 KiB for each change until a checkpoint
+LOAN_BYTES = 64 << 10  # RocksDB needs some 130 KiB to open
+KEPT_BYTES = 128 << 10  # never lent
 _PLENTY_BYTES = 16 << 20
 _BLOCK_BYTES = 4096
 
@@ -45,6 +47,21 @@ class SpaceReserve:
                 had_bytes = os.fstat(fd).st_size
                 os.ftruncate(fd, 0)
                 return had_bytes > 0
+        except OSError:
+            return False
+
+    def lend(self) -> bool:
+        """Give ``LOAN_BYTES`` to another user of the disk, if enough stays for the store. False if not.
+
+        ``fill`` takes them back.
+        """
+        try:
+            with self._opened(create=False) as fd:
+                left_bytes = os.fstat(fd).st_size - LOAN_BYTES
+                if left_bytes < KEPT_BYTES:
+                    return False
+                os.ftruncate(fd, left_bytes)
+                return True
         except OSError:
             return False
 

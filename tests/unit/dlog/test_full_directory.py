@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, suppress
@@ -19,6 +20,7 @@ import dlog.blocking
 from bookie.embedded import host
 from bookie.main import Bookie, open_bookie
 from dlog.errors import WriterDiskFullError
+from ledger.metadata_store.sqlite_store.reserve import RESERVE_BYTES
 from tests.fakes.small_disk import SmallDirectory, small_directory
 
 MIB = 1 << 20
@@ -139,6 +141,35 @@ async def test_a_full_directory_opens_for_all_but_appends_as_often_as_it_must(sm
         async with namespace.open_writer("c", create=True) as writer:
             await writer.append_many(map(payload, range(count + 1)))
     assert sum(sizes) <= 1.3 * sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
+
+
+async def test_a_directory_opens_after_its_given_reserve_was_taken(small: SmallDirectory) -> None:
+    """As after a kill: another program takes what the bookie was given."""
+    async with dlog.open_namespace(uri_of(small)) as namespace:
+        async with namespace.open_writer("a", create=True) as writer:
+            await writer.append(payload(0))
+        async with namespace.open_writer("b", create=True) as writer:
+            await writer.append(payload(0))
+    for _ in range(6):
+        os.truncate(small.path / "ns/bookie/current/flush.reserve", 0)
+        small.fill()
+        async with dlog.open_namespace(uri_of(small)) as namespace:
+            small.fill()
+            assert await read_all(namespace, "a") == [payload(0)]
+    if small.is_mounted:
+        assert (small.path / "ns/metadata.reserve").stat().st_size < RESERVE_BYTES, "it lent"
+    async with dlog.open_namespace(uri_of(small)) as namespace:
+        with pytest.raises(dlog.DiskFullError) as caught:
+            async with namespace.open_writer("a") as writer:
+                await writer.append(b"x")
+        check_says_why(caught.value, small)
+        await namespace.truncate_log("a", dlog.DLSN(1, 1, 0))
+        await namespace.delete_log("b")
+    small.free()
+    async with dlog.open_namespace(uri_of(small)) as namespace:
+        async with namespace.open_writer("a") as writer:
+            await writer.append(payload(1))
+        assert await read_all(namespace, "a") == [payload(1)]
 
 
 async def test_a_bookie_that_finds_no_space_to_be_opened_is_said_as_the_full_disk(

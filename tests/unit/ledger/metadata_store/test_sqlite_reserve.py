@@ -11,7 +11,7 @@ import pytest
 
 from ledger.metadata_store.errors import StoreFullError
 from ledger.metadata_store.sqlite_store import open_sqlite_store
-from ledger.metadata_store.sqlite_store.reserve import RESERVE_BYTES, SpaceReserve
+from ledger.metadata_store.sqlite_store.reserve import KEPT_BYTES, LOAN_BYTES, RESERVE_BYTES, SpaceReserve
 from ledger.metadata_store.store import MetadataStore
 from tests.fakes.small_disk import SmallDirectory, small_directory
 
@@ -78,6 +78,23 @@ def test_the_reserve_is_made_given_and_filled_again(tmp_path: Path) -> None:
         assert not reserve.release(), "there is nothing left to give"
         assert reserve.missing_bytes() == RESERVE_BYTES
         reserve.fill(makes=False)
+        assert reserve.missing_bytes() == 0
+    finally:
+        os.close(fd)
+
+
+def test_a_reserve_lends_until_it_has_only_what_its_store_needs(tmp_path: Path) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        reserve = SpaceReserve(fd, "reserve")
+        assert not reserve.lend(), "it was never made"
+        reserve.fill()
+        assert reserve.lend()
+        assert reserve.missing_bytes() == LOAN_BYTES, "a loan is not free for clients"
+        while reserve.lend():
+            pass
+        assert KEPT_BYTES <= (tmp_path / "reserve").stat().st_size < KEPT_BYTES + LOAN_BYTES
+        reserve.fill()
         assert reserve.missing_bytes() == 0
     finally:
         os.close(fd)
