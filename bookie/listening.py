@@ -1,6 +1,6 @@
 """The sockets at which a bookie listens: bound early, listening late.
 
-Inside: binding, listening, their errors. Not inside: the choice of the address (``cluster.address``),
+Inside: binding, listening, their errors. Not inside: the choice of the address (``identity.address``),
 accepting (``server``).
 
 Source: BookieNettyServer.java.

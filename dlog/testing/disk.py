@@ -2,7 +2,7 @@
 
 Inside: ``ProcessDisk`` with its files, index and threads. Every operation is a step at which the process may
 be killed, the power may be cut, or an error may be returned. Not inside: the content of the disk
-(``platter``), the times of faults (``faults``).
+(``platter``), the times of faults (``world``).
 Always: after the death of its process no operation has an effect. A kill loses no write.
 
 Source: as ``platter``.

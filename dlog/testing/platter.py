@@ -1,7 +1,7 @@
 """A machine's disk: its content, the durable part of it, and its faults.
 
 Inside: ``Platter`` with its files (``Inode``), names and index databases (``MapState``); power cuts, damage,
-copies. Not inside: the disk seam (``disk``), the times of faults (``faults``).
+copies. Not inside: the disk seam (``disk``), the times of faults (``world``).
 Always: only synced writes survive a power cut for certain. Each sector of the other writes may survive or
 not, alone or with others, in an older version or a newer one.
 

@@ -1,6 +1,6 @@
 """The compaction of a log into a snapshot.
 
-Inside: the range, the batch of a snapshot log. Not inside: the query (``rows``), files (``parquet``).
+Inside: the range, the batch of a snapshot log. Not inside: the query (``rows``), files (``files``).
 Always: the end of the range is fixed before anything is read; the records of a snapshot and its manifest get
 into the log in one transaction, so a log is a snapshot or empty, and a repeated call makes no second one; no
 record of the source is left out unless it is truncated and the caller allows that.
