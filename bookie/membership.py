@@ -56,7 +56,7 @@ class BookieSetup:
     stop: trio.Event
     disk: Disk
     machine: Machine | None
-    secrets: Secrets
+    secrets: Secrets = attrs.field(repr=False)
     open_routes: OpenRoutes | None
 
 
