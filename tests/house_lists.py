@@ -116,6 +116,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/healing/damage_healing.py",
     "bookie/healing/index_healing.py",
     "bookie/healing/integrity.py",
+    "bookie/journal/group_writer.py",
     "bookie/journal/journal.py",
     "bookie/journal/files.py",
     "bookie/journal/journals.py",

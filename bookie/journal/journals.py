@@ -27,6 +27,7 @@ from bookie.journal.checkpoint import Marks
 from bookie.journal.files import JournalConfig, JournalFiles
 from bookie.journal.format import NO_MARK, JournalMark, Predecessor
 from bookie.journal.group_commit import LENGTH_BYTES, OnDurable, WriteBatch
+from bookie.journal.group_writer import GroupWriter
 from bookie.journal.journal import Journal, open_journal
 from bookie.journal.replay import follows_none, read_journal
 from bookie.limits import RECORD_BYTES_MAX
@@ -125,17 +126,15 @@ class Journals:
         for number, (files, one) in enumerate(zip(self.files, nexts, strict=True)):
             if number < len(self._journals):
                 continue
-            journal = await open_journal(
+            writer = GroupWriter(
                 self._disk,
                 files,
                 self._config,
-                number=number,
                 next_id=one.journal_id,
                 previous=one.previous,
-                on_committed=self._acknowledge,
                 is_lazy=is_lazy,
             )
-            self._journals.append(journal)
+            self._journals.append(await open_journal(writer, number, self._acknowledge))
 
     @property
     def marks(self) -> Marks:

@@ -13,7 +13,8 @@ from bookie.disk.disk import File
 from bookie.errors import StorageFailedError
 from bookie.journal.files import JournalConfig, JournalFiles
 from bookie.journal.group_commit import WriteBatch
-from bookie.journal.journal import FILL_AHEAD_BYTES, Journal
+from bookie.journal.group_writer import FILL_AHEAD_BYTES
+from bookie.journal.journal import Journal
 from tests.unit.bookie.journal.test_journal import add, entry, opened, replayed
 
 LARGE = JournalConfig(file_bytes_max=8 << 20, preallocate_bytes=2 << 20, group_bytes_max=64 << 10)

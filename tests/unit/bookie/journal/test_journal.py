@@ -21,6 +21,7 @@ from bookie.errors import StorageFailedError
 from bookie.journal.files import JournalConfig, JournalFiles
 from bookie.journal.format import FIRST_GROUP_OFFSET, NO_MARK, JournalMark, Predecessor
 from bookie.journal.group_commit import OnDurable, WriteBatch, take_group
+from bookie.journal.group_writer import GroupWriter
 from bookie.journal.journal import Journal, OnCommitted, open_journal
 from bookie.journal.last_synced import read_last_synced
 from bookie.journal.replay import read_journal
@@ -66,15 +67,8 @@ async def opened(
     disk = disk or RealDisk()
     files = JournalFiles(disk, directory, config)
     files.scan()
-    journal = await open_journal(
-        disk,
-        files,
-        config,
-        number=0,
-        next_id=next_id,
-        previous=Predecessor(0, 0),
-        on_committed=on_committed or acknowledge,
-    )
+    writer = GroupWriter(disk, files, config, next_id=next_id, previous=Predecessor(0, 0))
+    journal = await open_journal(writer, 0, on_committed or acknowledge)
     try:
         yield journal
     finally:
@@ -187,7 +181,7 @@ async def test_apaches_reader_stops_cleanly_behind_the_tail_of_a_recycled_file(t
     async with opened(tmp_path) as journal:
         for number in range(60):
             await add(journal, [entry(number, 900)] * 3)
-            journal._files.retire_below(journal.mark.journal_id)
+            journal._writer._files.retire_below(journal.mark.journal_id)
             (current,) = names(tmp_path, "*.txn")
             expected = [] if journal.mark.offset == FIRST_GROUP_OFFSET else entry(number, 900)
             assert read_as_apache_does(RealDisk().read_file(tmp_path / current))[-1:] == [expected]
@@ -200,7 +194,7 @@ async def test_files_below_the_mark_are_recycled_and_no_more_are_kept_than_asked
         for number in range(80):
             await add(journal, [entry(number, 3000)])
         last = journal.mark.journal_id
-        journal._files.retire_below(last)
+        journal._writer._files.retire_below(last)
         assert names(tmp_path, "*.txn") == [f"{last:x}.txn"]
         assert len(names(tmp_path, "spare-*")) == SMALL.spare_files_max
     async with opened(tmp_path, next_id=last + 1):
@@ -433,10 +427,10 @@ async def test_the_loop_neither_fills_nor_creates_a_file(tmp_path: Path) -> None
     disk = WatchedDisk()
     async with opened(tmp_path, disk=disk) as journal:
         for number in range(CALLS_FIRST + 40):
-            first_id, allocated = journal.mark.journal_id, journal._allocated
+            first_id, allocated = journal.mark.journal_id, journal._writer._allocated
             await add(journal, [entry(number)])
             writers = disk.take_writers()
-            if (journal.mark.journal_id, journal._allocated) != (first_id, allocated):
+            if (journal.mark.journal_id, journal._writer._allocated) != (first_id, allocated):
                 assert set(writers) == {"thread"}
         assert journal.mark.journal_id > 3
 

@@ -226,8 +226,8 @@ async def test_once_a_journal_has_failed_the_others_acknowledge_nothing(
     failed = trio.Event()
     journals = await started(disk, tmp_path, 2, lambda error: failed.set() if error else None)
     answers = Answers()
-    journals._journals[1]._file.close()  # type: ignore[union-attr]
-    journals._journals[1]._file.write_durably = _fail  # type: ignore[union-attr, method-assign]
+    journals._journals[1]._writer._file.close()  # type: ignore[union-attr]
+    journals._journals[1]._writer._file.write_durably = _fail  # type: ignore[union-attr, method-assign]
     disk.threads[0].held = []
     journals.submit(fences(journals, 0), answers.taker("sound journal"), sync=True)
     journals.submit(fences(journals, 2, 1), answers.taker("both"), sync=True)
@@ -236,7 +236,7 @@ async def test_once_a_journal_has_failed_the_others_acknowledge_nothing(
     assert await answers.count(2) == ["sound journal", "both"]
     assert all(isinstance(error, StorageFailedError) for _, error in answers.given)
     assert "No space left" in caplog.text
-    journals._journals[1]._file = None
+    journals._journals[1]._writer._file = None
     await journals.aclose()
 
 
