@@ -16,7 +16,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from bookie.disk.disk import Buffer, Disk, File
-from bookie.entrylog.format import HEADER_BYTES, encode_header, encode_map
+from bookie.entrylog.format import HEADER_BYTES, LENGTH_BYTES, RECORD_PREFIX, encode_header, encode_map
 
 _SYNC_EVERY_BYTES = 32 << 20  # keeps the last sync of a flush short
 
@@ -104,3 +104,16 @@ def cut_back(disk: Disk, path: Path, size_bytes: int) -> None:
         file.sync()
     finally:
         file.close()
+
+
+def end_of_entry(disk: Disk, path: Path, ledger_id: int, entry_id: int, offset: int) -> int | None:
+    """Where the entry ends whose body is at this offset; None if another one is there."""
+    file = disk.open(path)
+    try:
+        prefix = file.pread(RECORD_PREFIX.size, offset - LENGTH_BYTES)
+    finally:
+        file.close()
+    if len(prefix) < RECORD_PREFIX.size:
+        return None
+    length, *ids = RECORD_PREFIX.unpack(prefix)
+    return int(offset + length) if ids == [ledger_id, entry_id] else None

@@ -17,7 +17,7 @@ Source: GarbageCollectorThread.java, AbstractLogCompactor.java; apache/bookkeepe
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,15 @@ from bookie.disk.disk import Disk
 from bookie.disk.reserve import Reserve
 from bookie.disk.token_bucket import TokenBucket
 from bookie.entrylog.compaction_files import unfinished_compactions
-from bookie.entrylog.format import entry_log_id_of, entry_log_name
+from bookie.entrylog.format import HEADER_BYTES, entry_log_id_of, entry_log_name
+from bookie.entrylog.open_log import cut_back, end_of_entry
 from bookie.entrylog.summary import LogSummaries, LogSummary, SummaryScan
 from bookie.entrylog.writer import EntryLogWriter
 from bookie.errors import CompactionError, FormatError, IndexUnreadableError, SourceUnreadableError
 from bookie.gc.compaction_rules import CompactionConfig, CompactionLevel, LogUsage, choose_bundles
 from bookie.gc.compactor import CompactionCopy, IndexRelocation, delete_sources, discard_abandoned_copies
 from bookie.index.entry_index import EntryIndex
-from bookie.index.index_scan import referenced_logs
+from bookie.index.index_scan import LastNamed, last_named, referenced_logs
 
 log = logging.getLogger(__name__)
 
@@ -260,11 +261,12 @@ class LogCollector:
                 )
         return [summary for summary in dead if summary.log_id not in referenced]
 
-    async def _unnamed(self, usages: Mapping[int, LogUsage]) -> list[LogSummary]:
+    async def _unnamed(self, usages: dict[int, LogUsage]) -> list[LogSummary]:
         """Logs of live ledgers in which the index names no entry: a flush was killed, or had no space.
 
         The journal still had those entries, and the next start has stored them in another log. A log of this
-        process may be named later, and so may one with a map, which was complete.
+        process may be named later, and so may one with a map, which was complete. Of a log that an earlier
+        flush had begun, the records after the last one that the index names are cut off.
         """
         candidates = [
             summary
@@ -275,12 +277,35 @@ class LogCollector:
             and not summary.has_map
         ]
         try:
-            named = await self._referenced({summary.log_id: 0 for summary in candidates})
-        except IndexUnreadableError as exc:
+            named = await self._disk.run(last_named, self._index, {summary.log_id for summary in candidates})
+        except (OSError, FormatError) as exc:
             self._failed(exc)
             return []
-        self._named |= named
+        for summary in candidates:
+            if (last := named.get(summary.log_id)) is not None:
+                self._named.add(summary.log_id)
+                await self._in_thread(partial(self._cut_tail, summary, last))
+                await self._count_again(summary.log_id, usages)
         return [summary for summary in candidates if summary.log_id not in named]
+
+    def _cut_tail(self, summary: LogSummary, last: LastNamed) -> None:
+        """Free the records of a log after the last one that the index names; in the storage thread."""
+        path = self.directory / entry_log_name(summary.log_id)
+        try:
+            end = end_of_entry(self._disk, path, last.ledger_id, last.entry_id, last.offset)
+            # Only if a scan found a record there: a length that is too small would end within the entry.
+            if end is not None and last.offset < end < HEADER_BYTES + summary.total_bytes:
+                cut_back(self._disk, path, end)
+                self._summaries.forget(summary.log_id)
+        except OSError as exc:
+            log.warning("%s: what a killed flush has written is not removed: %s", path, exc)
+
+    async def _count_again(self, log_id: int, usages: dict[int, LogUsage]) -> None:
+        """Its usage, if the log was cut."""
+        if self._summaries.get(log_id) is None:
+            del usages[log_id]
+            if (summary := await self._summary(log_id)) is not None:
+                await self._classify(summary, usages, [])
 
     def _remove(self, dead: Iterable[LogSummary], unnamed: Sequence[LogSummary] = ()) -> list[int]:
         """Delete logs whose ledgers still do not exist here, and unnamed ones; in the storage thread."""

@@ -12,7 +12,9 @@ finds no live entry in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+
+import attrs
 
 from bookie.index.entry_index import EntryIndex
 
@@ -45,4 +47,33 @@ def referenced_logs(
                 offset = offsets.get(location >> 32)
                 if offset is not None and location & 0xFFFF_FFFF >= offset:
                     found.add(location >> 32)
+    return found
+
+
+@attrs.frozen
+class LastNamed:
+    """The entry of a log with the greatest offset that the index references."""
+
+    offset: int  # of its body
+    ledger_id: int
+    entry_id: int
+
+
+def last_named(index: EntryIndex, log_ids: Collection[int]) -> dict[int, LastNamed]:
+    """The last referenced entry of each of the logs; none for a log that the index does not reference.
+
+    Reads the whole index.
+    """
+    found: dict[int, LastNamed] = {}
+    if not log_ids:
+        return found
+    least, greatest = min(log_ids) << 32, (max(log_ids) + 1) << 32
+    for ledger_id, _ in index.ledgers():
+        for entry_range in index.ranges(ledger_id):
+            if max(entry_range.locations) < least or min(entry_range.locations) >= greatest:
+                continue
+            for entry_id, location in zip(entry_range.entry_ids, entry_range.locations, strict=True):
+                log_id, offset = location >> 32, location & 0xFFFF_FFFF
+                if log_id in log_ids and (log_id not in found or found[log_id].offset < offset):
+                    found[log_id] = LastNamed(offset, ledger_id, entry_id)
     return found

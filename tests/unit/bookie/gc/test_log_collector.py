@@ -11,10 +11,11 @@ import trio
 
 from bookie.entrylog.compaction_files import unfinished_compactions
 from bookie.entrylog.format import HEADER_BYTES, decode_header, encode_header, entry_log_name
-from bookie.errors import CompactionError, NoLedgerError
+from bookie.errors import CompactionError, NoLedgerError, StorageFailedError
 from bookie.gc.compaction_rules import CompactionConfig, CompactionLevel
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
+from bookie.storage.storage import Storage
 from tests.fakes.logs_by_hand import (
     COMPACTION,
     add,
@@ -371,3 +372,58 @@ async def test_a_log_without_a_map_in_which_the_index_names_one_entry_is_kept(tm
     async with opened(tmp_path) as storage:
         assert await storage.collectors[0].remove_dead() == []
         assert await readable(storage, {1: range(10)})
+
+
+async def append_unnamed(storage: Storage, entry_ids: range) -> None:
+    """Append entries to the open log of a flush that is killed before the index names them."""
+    writer = storage.stores[0].files.writer
+
+    def append() -> None:
+        list(writer.append({1: {entry_id: entry(1, entry_id) for entry_id in entry_ids}}))
+        writer.sync()
+
+    await storage.stores[0].in_thread(append)
+    storage.failure.report(StorageFailedError("killed"), "the test")
+
+
+@pytest.mark.parametrize("torn_bytes", [0, 50])
+async def test_what_a_killed_flush_added_to_a_log_is_cut_off_in_one_round(
+    tmp_path: Path, torn_bytes: int
+) -> None:
+    path = tmp_path / "l/current" / entry_log_name(0)
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(10))
+        await storage.flush()
+        named_bytes = path.stat().st_size
+        await append_unnamed(storage, range(10, 30))
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - torn_bytes)
+    async with opened(tmp_path) as storage:
+        assert path.stat().st_size > named_bytes
+        (collector,) = storage.collectors
+        assert await collector.remove_dead() == []
+        assert path.stat().st_size == named_bytes
+        assert (collector.stats.total_bytes, collector.stats.live_bytes) == (1320, 1320)
+        assert collector.stats.quarantined == {}
+        assert await readable(storage, {1: range(10)})
+        await add(storage, 2, range(100))
+        await storage.delete_ledger(2)
+        await collect(storage)
+    async with opened(tmp_path) as storage:
+        assert await readable(storage, {1: range(10)})
+
+
+async def test_the_records_of_a_log_whose_last_named_entry_has_a_wrong_length_stay(tmp_path: Path) -> None:
+    path = tmp_path / "l/current" / entry_log_name(0)
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(10))
+        await storage.flush()
+        named_bytes = path.stat().st_size
+        await append_unnamed(storage, range(10, 30))
+    with path.open("r+b") as file:
+        file.seek(named_bytes - 132 + 3)  # the last byte of a length
+        file.write(bytes([64]))
+    before = path.read_bytes()
+    async with opened(tmp_path) as storage:
+        await storage.collectors[0].remove_dead()
+    assert path.read_bytes() == before
