@@ -286,7 +286,7 @@ class DiskWatch:
             self._stored = state
 
     async def _fill_reserves(self) -> None:
-        """Fill them, until there is a change to announce; the next check goes on."""
+        """Fill them, until there is a change to announce; the next check continues."""
         for reserve in self._disks.reserves:
             is_growing = True
             while is_growing and not self._changed.is_set():

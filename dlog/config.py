@@ -58,15 +58,16 @@ class WriterConfig(_KnowsItsArguments):
     into several entries, and our readers join it. Apache's readers cannot read it, so it is refused in a
     namespace shared with them. The writer and each reader hold a whole record in memory."""
     bytes_in_flight_max: int = attrs.field(default=16 * 1024 * 1024, validator=gt(0))
-    """``wait_capacity`` waits while so many submitted bytes are not durable; ``submit`` refuses a record at
+    """``wait_capacity`` waits while this many submitted bytes are not durable; ``submit`` refuses a record at
     four times as many."""
     linger_ms: float = attrs.field(default=0.0, validator=ge(0))
-    """Records that no caller waits for are sent so long after the entry before, at the earliest, so that they
-    share an entry. It saves CPU and delays readers. 0: they are sent as soon as no entry is in flight."""
+    """Records that no caller waits for are sent this long after the entry before, at the earliest, so that
+    they share an entry. It saves CPU and delays readers. 0: they are sent as soon as no entry is in
+    flight."""
     visibility_delay_ms: float = attrs.field(default=5.0, validator=ge(0))
-    """A writer that is idle for so long adds a control record, so that readers see the last records."""
+    """A writer that is idle for this long adds a control record, so that readers see the last records."""
     keep_alive_s: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
-    """A writer that has sent nothing for so long adds a control record, so that readers know that it lives
+    """A writer that has sent nothing for this long adds a control record, so that readers know that it lives
     (``periodicKeepAliveMilliSeconds``). It begins with the writer's first record. None: never."""
     segment_bytes_max: int | None = attrs.field(default=256 * 1024 * 1024, validator=_POSITIVE_OR_NONE)
     """A segment with more bytes is rolled (``maxLogSegmentBytes``)."""
@@ -80,7 +81,7 @@ class WriterConfig(_KnowsItsArguments):
     """How long opening a writer waits for another one to release the lock (``lockTimeoutSeconds``); 0: not at
     all."""
     retry_timeout_s: float = attrs.field(default=60.0, validator=ge(0))
-    """Records fail after so long without a segment to write to (bookies or metadata out of reach)."""
+    """Records fail after this long without a segment to write to (bookies or metadata out of reach)."""
     retry_pause_s: float = attrs.field(default=0.2, validator=gt(0))
     """The pause before a failed step of the writer is repeated. It doubles up to 16-fold."""
     purge: bool = True
@@ -127,14 +128,14 @@ class ReaderConfig(_KnowsItsArguments):
     read_bytes_max: int = attrs.field(default=512 * 1024, validator=gt(0))
     """The size of one read from a ledger."""
     read_ahead_bytes_max: int = attrs.field(default=4 * 1024 * 1024, validator=gt(0))
-    """Reading pauses while fetched entries of so many bytes are not decoded yet."""
+    """Reading pauses while fetched entries of this many bytes are not decoded yet."""
     relist_interval_s: float = attrs.field(default=10.0, validator=gt(0))
-    """A reader that is idle for so long lists the segments again, as a watch may be lost
+    """A reader that is idle for this long lists the segments again, as a watch may be lost
     (``readerIdleWarnThresholdMillis``). While nothing changes, the interval doubles, up to six times this."""
     retry_timeout_s: float = attrs.field(default=60.0, validator=ge(0))
-    """The reader raises ``LogReaderStalledError`` after reads have failed for so long."""
+    """The reader raises ``LogReaderStalledError`` after reads have failed for this long."""
     idle_timeout_s: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
-    """A reader that waits raises ``LogReaderIdleError`` after so long without an entry of the log
+    """A reader that waits raises ``LogReaderIdleError`` after this long without an entry of the log
     (``readerIdleErrorThresholdMillis``). Make it several times the writer's ``keep_alive_s``. None: never."""
     retry_pause_s: float = attrs.field(default=0.1, validator=gt(0))
     """The pause before a failed read is tried again. It doubles up to 16-fold."""
@@ -162,7 +163,7 @@ class NamespaceConfig(_KnowsItsArguments):
     write_quorum: int = attrs.field(default=3, validator=gt(0))
     """Copies of each entry (``bkcWriteQuorumSize``)."""
     ack_quorum: int = attrs.field(default=2, validator=gt(0))
-    """A record is durable when so many copies are synced to disk (``bkcAckQuorumSize``)."""
+    """A record is durable when this many copies are synced to disk (``bkcAckQuorumSize``)."""
     digest_type: DigestType | None = attrs.field(default=None, validator=optional(instance_of(DigestType)))
     """The checksum of entries. None: CRC32 in a namespace shared with Apache's programs, which know no other;
     else CRC32C."""
@@ -213,7 +214,7 @@ class NamespaceConfig(_KnowsItsArguments):
     """How bookies are chosen: over racks or regions, by free disk (``bkEnsemblePlacement...``); class and
     policies are in ``ledger.placement.config``."""
     add_quorum_timeout_s: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
-    """If an entry is not durable after so long, the writer ends the segment and starts the next one
+    """If an entry is not durable after this long, the writer ends the segment and starts the next one
     (``bkc.addEntryQuorumTimeoutSec``)."""
     delay_ensemble_change: bool = False
     """Replace a failing bookie only when records cannot become durable without it

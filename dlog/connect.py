@@ -44,7 +44,7 @@ from namespace.segments.segment import FIRST_SEGMENT_SEQNO
 # Directories that exist in memory only, by path: those of ``dlog.testing``.
 in_memory: dict[str, Callable[[NamespaceConfig, bool], AbstractAsyncContextManager[Parts]]] = {}
 EMBEDDED_NAMESPACE_PATH = "/dlog"  # of the one namespace in a directory
-CLOSE_S = 20.0  # the parts have so long to close after the block is left
+CLOSE_S = 20.0  # the parts have this long to close after the block is left
 
 
 @attrs.frozen

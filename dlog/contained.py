@@ -1,7 +1,7 @@
 """An unforeseen error that ends one reader, in a task beside its caller's block.
 
 Inside: reporting it, and the error for the caller's next call. Not inside: which tasks end by it.
-Always: the caller's block goes on, and what else is open in it.
+Always: the caller's block continues, and what else is open in it.
 
 Source: our own; docs/running.md, "What ends a bookie".
 """

@@ -205,7 +205,7 @@ class TxidReusedError(WriteError):
 class PositionConflictError(WriteError):
     """The log's last record is not the one that the caller expected. Nothing was written.
 
-    Read the records behind ``expected``, decide again, and append after ``actual``.
+    Read the records after ``expected``, decide again, and append after ``actual``.
     """
 
     def __init__(self, log: str, expected: object, actual: object) -> None:

@@ -104,7 +104,7 @@ class Namespace(
                 last record visible now.
             end: The last record to read, inclusive. A DLSN: the record there. A transaction id or datetime:
                 the last record before the first one with a greater id. LATEST: the last record visible now,
-                although the log goes on. Between two such bounds every reader gets the same records, until
+                although the log continues. Between two such bounds every reader gets the same records, until
                 they are truncated. If ``end`` is not written yet, the reader waits for it, or stops earlier
                 with ``follow=False``.
             follow: Wait for more records at the end of the log; False to stop there. Records that a writer
@@ -190,7 +190,7 @@ class Namespace(
     async def set_policy(self, policy: Policy | None) -> None:
         """Replace the policy of the namespace; None deletes it. If cancelled, it may or may not be stored.
 
-        Open writers and readers go on; it counts for later openings.
+        Open writers and readers continue; it counts for later openings.
 
         Raises:
             AccessDeniedError: The stored policy does not let this program's principal change it.

@@ -24,11 +24,11 @@ async def promote(
 ) -> list[PromotionStatus]:
     """Move logs of a directory to a cluster, while they are written and read; see ``Namespace.promote_log``.
 
-    If the call is cancelled or fails, logs before the one in work are promoted. Call it again to go on.
+    If the call is cancelled or fails, logs before the one in work are promoted. Call it again to continue.
 
     Args:
         source: The URI of the directory.
-        to: The URI of the target; None to go on with interrupted promotions only.
+        to: The URI of the target; None to continue with interrupted promotions only.
         logs: None for all logs; with ``to=None``, for all whose promotion was interrupted.
         config: For both namespaces, such as the quorums of the copies.
 

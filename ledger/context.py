@@ -28,7 +28,7 @@ class EntryLogFile(Protocol):
         """
 
     async def read(self, size_bytes: int, offset: int) -> bytes:
-        """Read, and let the loop go on meanwhile; fewer bytes at the end of the file.
+        """Read, and let the loop continue meanwhile; fewer bytes at the end of the file.
 
         Raises:
             OSError: The file cannot be read.

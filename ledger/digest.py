@@ -322,7 +322,7 @@ def _packed_payloads_crc(
 def _uniform_layouts(
     size_bytes: int, number_format: str, digest_bytes: int
 ) -> tuple[struct.Struct, struct.Struct]:
-    """The layouts of a block of entries of this size, each behind its size: four parts of each, and the
+    """The layouts of a block of entries of this size, each after its size: four parts of each, and the
     header that is digested. One entry at a time would leave a tuple for each to the garbage collector."""
     payload_bytes = size_bytes - ENTRY_HEADER_BYTES - digest_bytes
     parts = f"4xqq16x{number_format}{payload_bytes}s"

@@ -372,7 +372,7 @@ class DirectoryMovedError(DirectoryUnusableError):
 class DirectoryFullError(DirectoryUnusableError):
     """The disk of a ``file:`` directory is full. Acknowledged entries are kept, and can be read.
 
-    Free some space on the disk, or delete ledgers. The same client goes on then. ``__cause__`` is the
+    Free some space on the disk, or delete ledgers. The same client continues then. ``__cause__`` is the
     ``OSError``.
     """
 

@@ -1,4 +1,4 @@
-"""Consecutive entries in one byte string, each behind its size, as batch replies and entry logs hold them.
+"""Consecutive entries in one byte string, each after its size, as batch replies and entry logs hold them.
 
 offset  size  field
      0     4  n     signed, big-endian: the size of the entry
@@ -27,7 +27,7 @@ class PackedEntries(Sequence[bytes]):
     __slots__ = ("data", "starts", "stop")
 
     def __init__(self, data: bytes, starts: Sequence[int], stop: int) -> None:
-        """``starts``: where each entry begins, behind its size. A ``range``: all entries have one size."""
+        """``starts``: where each entry begins, after its size. A ``range``: all entries have one size."""
         self.data, self.starts, self.stop = data, starts, stop
 
     def __repr__(self) -> str:

@@ -157,7 +157,7 @@ async def place_cursor(
 
     Raises:
         LogNotFoundError, LogMetadataError
-        LogTruncatedError: The log begins behind the position.
+        LogTruncatedError: The log begins after the position.
         CursorConflictError: Another client has created, moved or deleted the cursor.
         LogUnavailableError: Other clients changed the log at every attempt.
     """

@@ -173,7 +173,7 @@ class FederatedStore(ForwardingStore):
     async def _commit(
         self, real: Mapping[str, str], operations: Sequence[Operation], before: Sequence[Operation] = ()
     ) -> None:
-        """Commit the operations at their real paths, behind some that have theirs."""
+        """Commit the operations at their real paths, after some that have theirs."""
         try:
             with _named({at: path for path, at in real.items()}):
                 await self._store.commit(
@@ -211,7 +211,7 @@ class FederatedStore(ForwardingStore):
         """The sub-namespace for a new log, and the version of ``.subnamespaces`` at which this was decided.
 
         All logs whose names have the same first part are in one sub-namespace: the node of that part counts
-        as a log for Apache's programs, and they refuse to go on if two sub-namespaces have it.
+        as a log for Apache's programs, and they refuse to continue if two sub-namespaces have it.
         """
         try:
             version = (await self._store.get(self._list_path)).stat.version

@@ -10,7 +10,7 @@ data. They leave the data of a log that exists as they are::
 
     {"version": 1, "id": "6f1cbd0e6a0e4f6a9a4e2f7f6c4b7c55", "hash_chain": true}
 
-``hash_chain`` is there once a writer keeps a hash chain: every later writer of ours goes on with it.
+``hash_chain`` is there once a writer keeps a hash chain: every later writer of ours continues with it.
 
 A log that Apache or an older release created gets its identity when a writer or a batch of ours makes the
 first ledger for it.

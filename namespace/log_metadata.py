@@ -38,7 +38,7 @@ from namespace.segments.segment import (
 )
 
 LAYOUT_VERSION = b"\xff\xff\xff\xff"  # -1, the only version
-# In place of the version, with a URI behind it: no program changes such a log (docs/promotion.md). Each
+# In place of the version, with a URI after it: no program changes such a log (docs/promotion.md). Each
 # program reads this node before a change, also one that knows nothing of promotions.
 PROMOTED_TO = b"\xff\xff\xff\xfe"
 PROMOTED_FROM = b"\xff\xff\xff\xfd"
@@ -67,7 +67,7 @@ class LogMetadata:
     log_id: str | None = attrs.field(
         default=None, eq=False
     )  # None: it has no identity yet (``log_identity``)
-    keeps_chain: bool = attrs.field(default=False, eq=False)  # every writer goes on with its hash chain
+    keeps_chain: bool = attrs.field(default=False, eq=False)  # every writer continues with its hash chain
 
     @property
     def allocation_stamp(self) -> dict[str, bytes]:

@@ -59,7 +59,7 @@ class DlogBatchReader(DataSourceReader):
         self._planner = Ranges(options, streams, rows)
 
     def partitions(self) -> list[RangePartition]:
-        """Split and merge the ranges by size; at least ``minPartitions`` if there are so many entries."""
+        """Split and merge the ranges by size; at least ``minPartitions`` if there are this many entries."""
         return self._planner.partitions(self._ranges)
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]

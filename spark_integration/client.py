@@ -136,7 +136,7 @@ class LogView(Protocol):
         """False for a snapshot, which shows nothing new."""
 
     def follow(self, position: Position) -> dlog.blocking.LogReader:
-        """A reader of the records behind a position, which the caller closes."""
+        """A reader of the records after a position, which the caller closes."""
 
     def cursor(self, name: str) -> Position | None:
         """The position of a cursor; None if the log has no cursor of this name."""
@@ -280,7 +280,7 @@ class NamedLog:
         return not self.options.read_only
 
     def follow(self, position: Position) -> dlog.blocking.LogReader:
-        """A reader of the records behind a position, which the caller closes."""
+        """A reader of the records after a position, which the caller closes."""
         return _call(self, lambda namespace: namespace.open_reader(self.stream, start=_first_after(position)))
 
     def read_range(

@@ -58,7 +58,7 @@ class Measures:
         return measured
 
     def limited_end(self, whole: Range, measured: Sequence[Piece], most: Amount) -> Position:
-        """The end of the part of a range that holds at most so much, and at least one entry.
+        """The end of the part of a range that holds at most this much, and at least one entry.
 
         Args:
             measured: The pieces of the range, of which the first ``SEGMENTS_MEASURED`` count.
@@ -94,7 +94,7 @@ class Measures:
         return None if found is None else found.last_txid
 
     def _last_within(self, piece: Piece, most: Amount) -> int:
-        """The last entry of a piece up to which it holds at most so much; ``first - 1`` if none does."""
+        """The last entry of a piece up to which it holds at most this much; ``first - 1`` if none does."""
         last = min(piece.last, piece.first + max(0, most.entries) - 1)
         for name, target in (("records", most.records), ("size_bytes", most.size_bytes)):
             if last < piece.first:

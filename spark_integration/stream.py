@@ -119,7 +119,7 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_offset(self._planned, known | found)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The tails, and how far the last planned batch is behind them, for the progress of the query."""
+        """The tails, and how far the last planned batch is after them, for the progress of the query."""
         if not self._seen:
             return None
         records, milliseconds = 0, 0
@@ -279,7 +279,7 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _arrived_beyond(
         self, positions: Mapping[str, Position], deadline: float
     ) -> dict[str, Position] | None:
-        """The end of a query's only stream, as soon as a record arrives behind its position.
+        """The end of a query's only stream, as soon as a record arrives after its position.
 
         None if nothing came in time, or if the stream cannot be waited at: the caller then looks again.
         """

@@ -34,7 +34,7 @@ class Watchable(Protocol):
         """The last record that can be read now."""
 
     def follow(self, position: Position) -> LogReader:
-        """A reader of the records behind a position, which the caller closes."""
+        """A reader of the records after a position, which the caller closes."""
 
 
 class TailWatch:
@@ -43,7 +43,7 @@ class TailWatch:
     def __init__(self, log: Watchable) -> None:
         self._log = log
         self._reader: LogReader | None = None
-        self._at: Position | None = None  # the reader is behind this record
+        self._at: Position | None = None  # the reader is after this record
         self._arrived: tuple[Range, dlog.RecordBatch] | None = None
         self._sealed_at: Position | None = None  # no record can follow this one
 
@@ -51,11 +51,11 @@ class TailWatch:
         return TailWatch, (self._log,)
 
     def is_at(self, position: Position) -> bool:
-        """True if a reader waits behind this position."""
+        """True if a reader waits after this position."""
         return self._reader is not None and self._at == position
 
     def wait(self, position: Position, timeout_s: float) -> Position | None:
-        """The end of the stream after records came behind a position; None if none came in time.
+        """The end of the stream after records came after a position; None if none came in time.
 
         Raises:
             dlog.DLogError: The stream cannot be read here. The next call opens another reader.

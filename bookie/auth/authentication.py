@@ -122,7 +122,7 @@ class AuthProvider(Protocol):
         """Read the files with secrets again, for new connections. Blocks; runs in a thread.
 
         Raises:
-            OSError, ValueError: A file cannot be used. The provider goes on with the old secrets.
+            OSError, ValueError: A file cannot be used. The provider continues with the old secrets.
         """
 
 

@@ -2,7 +2,7 @@
 
 Inside: its session and its client, the pauses after a failure. Not inside: auto-recovery itself
 (``ledger.replication``), the time at which it begins (``bookie.main``).
-Always: a failure of auto-recovery is logged and auto-recovery begins anew; it never ends the bookie. Its
+Always: a failure of auto-recovery is logged and auto-recovery begins again; it never ends the bookie. Its
 session is its own, so that the end of one session ends no other work.
 
 Source: EmbeddedServer.java and AutoRecoveryService.java (auto-recovery starts after the bookie);

@@ -97,4 +97,4 @@ def _check_values(usable: dict[str, Setting], source: str) -> tuple[list[str], t
             left_out.append(exc.key)
             usable.pop(exc.key, None)
             if exc.key in _NEEDED:
-                usable[exc.key] = Setting((_NEEDED[exc.key],), 0)  # goes on with the other keys
+                usable[exc.key] = Setting((_NEEDED[exc.key],), 0)  # continues with the other keys

@@ -4,7 +4,7 @@ Inside: the scan of the index and of the entry logs. Not inside: payloads and di
 scrubber (``scrubber``) check those.
 Always: memory does not grow with the stored data. No file is changed.
 
-Found: an index that cannot be read, missing logs, entries behind the end of their log, and entries with
+Found: an index that cannot be read, missing logs, entries after the end of their log, and entries with
 another id or an impossible length.
 
 Source: InterleavedLedgerStorage.java (localConsistencyCheck), LocalConsistencyCheckCommand.java.

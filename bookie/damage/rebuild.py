@@ -47,7 +47,7 @@ _PIECE_BYTES = 1 << 20
 _AHEAD_BYTES = 8 << 20  # read ahead by the disk while a piece is decoded
 _SECTOR_BYTES = 512
 _MIXED_PIECES = 15  # after records of mixed lengths, so many pieces are not tried as columns
-APACHE_MARK_BYTES = 16  # ours have a checksum behind these
+APACHE_MARK_BYTES = 16  # ours have a checksum after these
 _BUFFERED_ENTRIES_MAX = 1 << 19  # about 8 MiB
 
 Progress = Callable[[int], None]  # called with the number of bytes read so far

@@ -311,7 +311,7 @@ def _without_checksum(entries: Iterable[tuple[int, bytes]]) -> list[int]:
 
 
 def _next_range(index: EntryIndex, ledger_id: int, first_entry_id: int) -> EntryRange | None:
-    """The index range that begins with the first entry at or behind ``first_entry_id``. Blocks."""
+    """The index range that begins with the first entry at or after ``first_entry_id``. Blocks."""
     for entry_range in index.ranges(ledger_id, first_entry_id):
         at = 0
         while at < len(entry_range.entry_ids) and entry_range.entry_ids[at] < first_entry_id:

@@ -59,7 +59,7 @@ class Reserve:
         return max(0, self._size_bytes - self.held_bytes()) if is_there else 0
 
     def take_back(self, left_bytes: int = 0) -> None:
-        """Fill the file with what is free, however little, if it was released; leave so much for others."""
+        """Fill the file with what is free, however little, if it was released; leave this much for others."""
         try:
             while (given := self.given_bytes()) > 0:
                 free_bytes = self._disk.usage(self.directory).free_bytes - left_bytes

@@ -37,7 +37,7 @@ from ledger.runtime.tasks.failure_domain import report_contained
 FIRST_ROUND_S = 60.0  # a program's start, with its imports, comes first
 INTERVAL_S = 600.0
 AFTER_DELETION_S = 30.0  # the round waits for more deletions, and follows them at most so often
-CLOSE_ROUND_S = 3.0  # closing waits so long for a round
+CLOSE_ROUND_S = 3.0  # closing waits this long for a round
 
 # Small entry logs: the space of a log is freed when the log is complete and all of it is dead, or rewritten.
 ENTRY_LOG_BYTES_MAX = 64 << 20

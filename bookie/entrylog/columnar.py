@@ -29,7 +29,7 @@ class RecordColumns:
     entry_ids: array[int]
     start: int  # offset of the first record
     stride: int  # bytes from one record to the next
-    stop: int  # offset behind the last record
+    stop: int  # offset after the last record
 
     def locations(self, log_id: int) -> array[int]:
         """The locations of the entries in this log."""

@@ -19,7 +19,7 @@ from 1024: ``length i32``, entry bytes (ledger id, entry id, ...), back to back;
     20     4  count, at most 10,000
     24  16*n  ledger id, bytes of that ledger in this log with 4 for each entry's length
 
-A location is ``log id << 32 | offset of the entry's first byte`` (behind its length). 0 means "none".
+A location is ``log id << 32 | offset of the entry's first byte`` (after its length). 0 means "none".
 
 Crash rules. A read uses only locations from a synced index, and compares the ids. If the header has no map,
 or the map is invalid, the log is scanned. A scan reports bytes that it cannot parse; such a log is never
@@ -109,7 +109,7 @@ class LogHeader:
 
 
 def decode_header(header: bytes) -> LogHeader | None:
-    """Decode a header; None if it is damaged or cut short. The entries behind it may still be sound.
+    """Decode a header; None if it is damaged or cut short. The entries after it may still be sound.
 
     ``FormatError`` if the file is no entry log.
     """
@@ -227,7 +227,7 @@ class EntryLogScan:
         return None
 
     def _parse(self, data: bytes, start: int) -> list[Record]:
-        """The complete records in ``data``; moves ``position`` behind them."""
+        """The complete records in ``data``; moves ``position`` after them."""
         records: list[Record] = []
         found, unpack = records.append, RECORD_PREFIX.unpack_from
         at, end = 0, len(data)

@@ -37,8 +37,8 @@ _LOST_ERRNOS = (errno.EIO, errno.ENOENT)  # a bad sector; a log that is gone
 _UNIFORM_MIN = 4  # entries of one size; of fewer each one is looked at
 _UNIFORM_BYTES_MAX = 4096
 _BLOCK_ENTRIES = 64
-_COLD_MISSES = 3  # after so many misses in a row, only some reads try the page cache
-_COLD_TRY_EVERY = 16  # then every so many reads try it
+_COLD_MISSES = 3  # after this many misses in a row, only some reads try the page cache
+_COLD_TRY_EVERY = 16  # then every this many reads try it
 
 
 class _LogFile:
@@ -148,7 +148,7 @@ class EntryLogReader:
         return bodies
 
     async def location_behind(self, ledger_id: int, entry_id: int, location: int) -> int:
-        """The location of a neighbour right behind the entry; 0 if the log ends within its prefix.
+        """The location of a neighbour right after the entry; 0 if the log ends within its prefix.
 
         Raises ``EntryUnreadableError`` if the entry is not there.
         """

@@ -1,4 +1,4 @@
-"""Storing damaged entries and pages of the index anew, from the replicas of other bookies.
+"""Storing damaged entries and pages of the index again, from the replicas of other bookies.
 
 The scrubber finds an entry that the disk has damaged. Reads of it fail, so the entry has one replica less.
 This part reads it from another bookie and stores it again. The entry gets a new place, and the damaged bytes

@@ -1,4 +1,4 @@
-"""Storing damaged pages of an index anew, with the help of other bookies.
+"""Storing damaged pages of an index again, with the help of other bookies.
 
 A damaged page hides up to a thousand entries of a ledger: each read of one fails, and none is denied. Most
 of its slots are sound. A slot counts if the entry log has this entry at its location. The other entries are

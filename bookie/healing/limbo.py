@@ -12,10 +12,10 @@ entry.
 
 A fence may be lost as well. A recovery writes IN_RECOVERY before it fences a bookie, so a ledger in state
 OPEN was never fenced. If an open ledger names this bookie only before its last ensemble, it is not fenced
-here: its writer may go on, and may choose this bookie again. The bookie still denies none of its entries. If
-the last ensemble names this bookie, the ledger is fenced: the repair must find the last entry, and for that
-the writer must have stopped. A closed ledger is fenced too, because its old writer may not know that it is
-closed (apache/bookkeeper#4812).
+here: its writer may continue, and may choose this bookie again. The bookie still denies none of its entries.
+If the last ensemble names this bookie, the ledger is fenced: the repair must find the last entry, and for
+that the writer must have stopped. A closed ledger is fenced too, because its old writer may not know that it
+is closed (apache/bookkeeper#4812).
 
 Source: DataIntegrityCheckImpl.java (runPreBootCheck); docs/storage-format.md 11.2; docs/known-bugs.md 1, 2.
 """

@@ -41,7 +41,7 @@ class AdminConnections:
         """
         Args:
             handle: Serves one connection; it ends soon after the connection was closed under it.
-            lifetime_s: A connection is closed after so long, whatever its peer does.
+            lifetime_s: A connection is closed after this long, whatever its peer does.
             retry_s: The listener accepts again this long after an error that it did not expect.
         """
         self._handle = handle

@@ -92,7 +92,7 @@ class HttpConnection:
         Args:
             turns: Shared by all connections of the port.
             idle_s: The connection ends if a request does not begin in this time, if its head is not whole
-                then, or if no byte of its body comes for so long.
+                then, or if no byte of its body comes for this long.
         """
         self._stream, self._admit, self._answer, self._turns = stream, admit, answer, turns
         self._peer, self._scheme, self._idle_s = peer, scheme, idle_s

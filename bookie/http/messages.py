@@ -72,7 +72,7 @@ def json_reply(value: Any) -> AdminReply:
 
 
 async def long_json_reply(value: Any) -> AdminReply:
-    """``json_reply`` of a value that may be long: a thread encodes it, and the loop goes on."""
+    """``json_reply`` of a value that may be long: a thread encodes it, and the loop continues."""
     return await trio.to_thread.run_sync(json_reply, value)
 
 

@@ -72,7 +72,7 @@ class EntryIndex(abc.ABC):
         """
 
     def following(self, ledger_id: int, entry_id: int, count_max: int) -> EntryRange:
-        """Entries from this one on, also behind gaps; empty if this one does not exist.
+        """Entries from this one on, also after gaps; empty if this one does not exist.
 
         For reading ahead; there may be fewer than exist. A striped ledger has a gap after every few entries.
         """
@@ -102,7 +102,7 @@ class EntryIndex(abc.ABC):
         """The stored data of all ledgers, in order of their ids."""
 
     def damaged_ranges(self, ledger_id: int) -> list[DamagedRange]:
-        """The parts of a ledger's index that cannot be read and that ``replace`` can store anew."""
+        """The parts of a ledger's index that cannot be read and that ``replace`` can store again."""
         return []
 
     @property
@@ -137,7 +137,7 @@ class EntryIndex(abc.ABC):
         """Delete a ledger's entries and data. Durable after ``sync``."""
 
     def replace(self, damaged: DamagedRange, locations: Mapping[int, int]) -> bool:
-        """Store a damaged range anew. From then on the other entries of the range do not exist.
+        """Store a damaged range again. From then on the other entries of the range do not exist.
 
         Durable on return. False if the range can be read meanwhile, or never can be replaced: nothing has
         changed then.

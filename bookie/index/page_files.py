@@ -112,7 +112,7 @@ class PageFiles:
                 pass
 
     def delete(self, ledger_id: int) -> None:
-        """Unlink the ledger's file, and its directories if they are empty. Readers that use it go on."""
+        """Unlink the ledger's file, and its directories if they are empty. Readers that use it continue."""
         with self._lock:
             opened = self._open.pop(ledger_id, None)
             if opened is not None:

@@ -22,5 +22,5 @@ NUMBER_MAX = 2**63 - 1
 
 
 def page_keys(kind: bytes, ledger_id: int) -> tuple[bytes, bytes]:
-    """The first key of a ledger's pages, and a key behind the last one."""
+    """The first key of a ledger's pages, and a key after the last one."""
     return PAGE_KEY.pack(kind, ledger_id, 0), PAGE_KEY.pack(kind, ledger_id, NUMBER_MAX)

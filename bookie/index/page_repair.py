@@ -1,6 +1,6 @@
 """The page index with damaged pages that can be replaced.
 
-Inside: which pages of a ledger cannot be read, what their bytes still say, storing one anew. Not inside:
+Inside: which pages of a ledger cannot be read, what their bytes still say, storing one again. Not inside:
 which entries a page must name (``bookie.healing.index_healing``), sound pages (``page_index``).
 Always: a damaged page is never sealed. It fails each read until new bytes and their checksum are durable,
 also after a power cut between the two.

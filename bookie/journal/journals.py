@@ -72,7 +72,7 @@ class Journals:
         skip_damaged: bool = False,
         accepts_losses: bool = False,
     ) -> list[NextFile]:
-        """Call ``apply`` with all records behind the marks, one journal after the other.
+        """Call ``apply`` with all records after the marks, one journal after the other.
 
         Args:
             journal_ids: The result of ``scan``.
@@ -115,7 +115,7 @@ class Journals:
     ) -> None:
         """Create the next file of each journal and begin to write. ``OSError`` if a file cannot be created.
 
-        Then it may be called again, to go on ``is_lazy``.
+        Then it may be called again, to continue ``is_lazy``.
 
         Args:
             nexts: The result of ``replay``.
@@ -223,7 +223,7 @@ class Journals:
             batch.parts_left -= 1
             if not batch.parts_left:
                 try:
-                    # A journal that goes on while another has failed acknowledges nothing either.
+                    # A journal that continues while another has failed acknowledges nothing either.
                     batch.on_durable(self._error)
                 except Exception as exc:
                     # Counts that all connections share may be wrong now, and this call must not raise.

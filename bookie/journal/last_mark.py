@@ -7,7 +7,7 @@ mark counts, for each journal by itself; a mark that cannot be written in one di
 another directory takes it.
 
 With one journal the file is ``lastMark``, with several ``lastMark.<index of the journal>``. Journals may be
-added behind the existing ones: the marks of the old journals stay valid. A start with fewer journals than
+added after the existing ones: the marks of the old journals stay valid. A start with fewer journals than
 marks would leave out acknowledged entries, so it is refused.
 
 Source: Journal.java (LastLogMark); docs/storage-format.md 7.1.

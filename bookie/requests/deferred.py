@@ -42,7 +42,7 @@ class WokenPoll:
     incoming: IncomingRequest
     request: ReadRequest
     updated_ms: int | None  # when the ledger changed; None: it did not
-    more_follow: bool = False  # the long poll goes on after this reply
+    more_follow: bool = False  # the long poll continues after this reply
 
 
 DeferredRequest = PlainReads | IncomingRequest | WokenPoll

@@ -21,7 +21,7 @@ SHARE_MIN = 64  # requests of each kind that each connection may have waiting
 
 
 def share_of(requests_max: int, others: int) -> int:
-    """How many requests one connection may have waiting, if the others have so many of the most allowed.
+    """How many requests one connection may have waiting, if the others have this many of the most allowed.
 
     As ``SharedMemory.share_bytes``: half of what is left, so that a place stays free for a newcomer.
     """

@@ -14,7 +14,7 @@ from typing import Protocol
 from bookie.latency import Latency
 from bookie.requests.in_progress import share_of
 
-WATCHERS_AT_ONCE_MAX = 2  # of a ledger; so many are answered in the step of the event
+WATCHERS_AT_ONCE_MAX = 2  # of a ledger; this many are answered in the step of the event
 LONG_POLLS_MAX = 100_000  # of one bookie; each is a client's open request
 
 

@@ -226,7 +226,7 @@ class LongPolls:
         return 0
 
     def _answer(self, waiting: _Waiting, now_ms: int | None) -> int:
-        """Reply to a long poll whose LAC has grown; let it go on if it may have more replies."""
+        """Reply to a long poll whose LAC has grown; let it continue if it may have more replies."""
         incoming, request, left = waiting.incoming, waiting.request, waiting.replies_left - 1
         lac = self._replies.lac_to_wait_beyond(request) if left else None
         if lac is None or lac <= waiting.seen_lac:

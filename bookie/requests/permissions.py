@@ -137,7 +137,7 @@ class Permissions:
     ) -> None:
         """
         Args:
-            lifetime_s: A decision is used for at most so long.
+            lifetime_s: A decision is used for at most this long.
             refresh: Makes a decision again, in the background.
         """
         self.decide, self.now_s, self.refresh = decide, now_s, refresh

@@ -48,7 +48,7 @@ from ledger.wire.messages import (
 )
 
 T = TypeVar("T")
-SLICE_READS = 64  # at most so many in one step of the loop
+SLICE_READS = 64  # at most this many in one step of the loop
 READ_BATCH_BYTES_MAX = 1_048_576  # read from disk at once for a series of plain reads
 
 _BATCH_REPLY_BYTES = 36  # header, request id and prefix: where a batch read begins to count
@@ -305,7 +305,7 @@ class DeferredReplies:
         return ledger.lac > request.previous_lac
 
     def lac_to_wait_beyond(self, request: ReadRequest) -> int | None:
-        """The LAC in memory, if a long poll of several replies can go on after one that says it."""
+        """The LAC in memory, if a long poll of several replies can continue after one that says it."""
         if request.piggyback_entry or request.entry_id != LAST_ENTRY:
             return None  # their replies depend on the LAC that the request names
         ledger = self.service.storage.ledger(request.ledger_id)

@@ -64,11 +64,11 @@ class Turns:
         self.charge(units)
 
     def has_turn(self, turn: int) -> bool:
-        """True if the task that got this turn may go on without waiting."""
+        """True if the task that got this turn may continue without waiting."""
         return turn == self.step and self._used_units < self._units_max
 
     async def wait(self, units: int) -> int:
-        """Let the loop go on; return when it is this task's turn, in a later step.
+        """Let the loop continue; return when it is this task's turn, in a later step.
 
         A cancelled call has no effect.
 
@@ -100,7 +100,7 @@ class Turns:
     def _keep_awake(self) -> None:
         """While tasks wait for a turn, the loop must not wait for events."""
         if self._waiting:
-            # In each step anew: a call that runs later in this step does not wake the loop for the next one.
+            # In each step again: a call that runs later in this step does not wake the loop for the next one.
             trio.lowlevel.current_trio_token().run_sync_soon(self._keep_awake, idempotent=True)
 
     def _begin_step(self) -> None:

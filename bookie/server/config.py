@@ -34,7 +34,7 @@ class ServerConfig:
     total_bytes_max: int = attrs.field(default=268_435_456, validator=attrs.validators.ge(1 << 20))
     share_bytes_min: int = attrs.field(default=65_536, validator=attrs.validators.gt(0))
     connections_max: int = attrs.field(default=0, validator=attrs.validators.ge(0))  # 0: no limit
-    # A connection that has sent no whole frame, and one that has begun another, are closed after so long
+    # A connection that has sent no whole frame, and one that has begun another, are closed after this long
     # without progress.
     first_frame_timeout_s: float = attrs.field(default=30.0, validator=attrs.validators.gt(0))
     frame_timeout_s: float = attrs.field(default=60.0, validator=attrs.validators.gt(0))

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import attrs
 
 PROGRESS_BYTES_MIN = 4096  # of an incomplete frame, in each timeout; fewer bytes are no progress
-_IDLE_SWEEPS = 2  # a proven connection must be idle so long before a newcomer may take its place
+_IDLE_SWEEPS = 2  # a proven connection must be idle this long before a newcomer may take its place
 _CANDIDATES_MAX = 64  # connections looked at for one newcomer
 
 

@@ -61,7 +61,7 @@ async def receive_clear_text(
     """Hand the frames in clear text to ``handle``; return the stream at the first byte of TLS.
 
     Args:
-        rest: The bytes already received behind START_TLS.
+        rest: The bytes already received after START_TLS.
 
     Raises:
         WireError: The peer closed the connection or sent no frame, or ``handle`` raised it.

@@ -109,14 +109,14 @@ class Gate:
 
     @property
     def takes_early_tokens(self) -> bool:
-        """True if the peer may send its first token in clear text behind the START_TLS that it has sent.
+        """True if the peer may send its first token in clear text after the START_TLS that it has sent.
 
-        Not behind one that came in the chunk of its last token: the session has taken that one.
+        Not after one that came in the chunk of its last token: the session has taken that one.
         """
         return self._auth is not None and self._is_upgrading
 
     def handle(self, data: bytes, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-        """Handle the frames of one chunk. Frames behind the last token go to the session.
+        """Handle the frames of one chunk. Frames after the last token go to the session.
 
         Returns:
             As ``ClientSession.handle``.
@@ -136,7 +136,7 @@ class Gate:
         return ()
 
     def refuse_early_token(self) -> None:
-        """The peer has had enough time to send START_TLS behind its first token.
+        """The peer has had enough time to send START_TLS after its first token.
 
         Raises:
             WireError: The token is of version 2, so the connection closes.
@@ -189,7 +189,7 @@ class Gate:
             case AuthRequest(plugin, token) if plugin == self._plugin:
                 # Apache's client sends START_TLS and its first token, both in clear text, without waiting for
                 # a reply, in this order or the other. If TLS is optional and the token came first, the
-                # exchange has begun, and goes on in clear text until TLS begins.
+                # exchange has begun, and continues in clear text until TLS begins.
                 if not self._lacks_tls and (self._exchanges or not self._is_upgrading):
                     self._take_token(incoming, token)
                 elif (

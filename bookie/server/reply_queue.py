@@ -128,12 +128,12 @@ class ReplyQueue:
             await self._wait_progress()
 
     async def wait_taken_sent(self) -> None:
-        """Return once the taken frames are sent. Frames queued behind them do not count."""
+        """Return once the taken frames are sent. Frames queued after them do not count."""
         while self._taken_bytes:
             await self._wait_progress()
 
     def hold(self, last: bytes) -> bytes:
-        """Return the queued frames with ``last`` behind them. Later frames stay queued until ``unhold``."""
+        """Return the queued frames with ``last`` after them. Later frames stay queued until ``unhold``."""
         self._is_held = True
         frames = b"".join((*self._frames, last))
         self._frames.clear()

@@ -102,7 +102,7 @@ class Server:
     ) -> None:
         """Accept and serve until cancelled. Then every connection is closed at once (see ``drain``).
 
-        A listener that finds no descriptor closes connections that have sent no whole frame, and goes on.
+        A listener that finds no descriptor closes connections that have sent no whole frame, and continues.
 
         Args:
             connections: Where the connections' tasks run; None: they end with this call.

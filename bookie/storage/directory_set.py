@@ -6,7 +6,7 @@ ledger" for acknowledged entries. In a cluster, cookies prevent this. These stam
 bookie.
 
 If there are several directories, each has a file ``POSITION``: ``position 0 of 2, a1b2c3d4``. The number
-behind the comma is the CRC32C, in hex, of the text before the comma. A single directory has no such file.
+after the comma is the CRC32C, in hex, of the text before the comma. A single directory has no such file.
 
 Inside: the stamps, the rule. Not inside: cookies (``cookie_check``), ledgers found twice (``opening``).
 Always: the count in the stamps is raised only when each directory has its position. After an interrupted
@@ -63,7 +63,7 @@ def decode_stamp(data: bytes) -> Stamp:
 
 
 def positions(found: Sequence[FoundDirectory], *, accepts_losses: bool = False) -> list[int]:
-    """The position of each directory: old ones keep theirs, new ones come behind them.
+    """The position of each directory: old ones keep theirs, new ones come after them.
 
     Args:
         accepts_losses: Empty directories may replace missing ones.

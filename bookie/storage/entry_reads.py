@@ -47,7 +47,7 @@ class ReadConfig:
     """How much the reads of one ledger directory may cache and read ahead."""
 
     cache_bytes_max: int = attrs.field(default=32 << 20, validator=attrs.validators.ge(0))  # 0: none
-    # Clients that can open the entry logs are told where entries lie if these are so many bytes.
+    # Clients that can open the entry logs are told where entries lie if these are this many bytes.
     place_bytes_min: int = attrs.field(default=64 << 10, validator=attrs.validators.ge(1))
     ahead_entries_max: int = attrs.field(default=1024, validator=attrs.validators.ge(0))
     ahead_bytes_max: int = attrs.field(
@@ -301,7 +301,7 @@ class EntryReads:
         count_max: int,
         size_bytes_max: int,
     ) -> Sequence[int]:
-        """These locations, and those behind them that one read takes in: of entries that have the distance of
+        """These locations, and those after them that one read takes in: of entries that have the distance of
         the last two. An index looks up no more than one of its chunks, and a short read costs as much."""
         found = list(locations)
         step = found[-1] - found[-2]

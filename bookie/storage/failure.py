@@ -57,7 +57,7 @@ class Failure:
             callback()
 
     def hold(self, error: BaseException) -> bool:
-        """Note a lack of space while the storage starts, and go on; False for any other error."""
+        """Note a lack of space while the storage starts, and continue; False for any other error."""
         full = no_space(error)
         if full is None or not self.is_starting or self.error is not None:
             return False

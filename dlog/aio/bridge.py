@@ -2,8 +2,8 @@
 
 Inside: calls from asyncio tasks into trio, their cancellation, context managers that stay open there.
 Not inside: the functions that are called.
-Always: a cancelled call has ended in trio before its asyncio task goes on; the guest run ends before the last
-block that needs it.
+Always: a cancelled call has ended in trio before its asyncio task continues; the guest run ends before the
+last block that needs it.
 
 Trio waits for sockets in a thread of its own, but only while nothing is ready. Functions of trio that do not
 wait may be called from the loop at any time, since both run in one thread.

@@ -17,7 +17,7 @@ from dlog.read.record_batch import RecordBatch
 from namespace.cursor_nodes import Cursor
 from namespace.dlsn import DLSN
 
-RECORDS_AT_ONCE = 1024  # an iterating reader fetches so many at once
+RECORDS_AT_ONCE = 1024  # an iterating reader fetches this many at once
 
 
 class LogReader:

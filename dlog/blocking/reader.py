@@ -27,7 +27,7 @@ from ledger.runtime.tasks.loop_thread import Held, LoopThread
 from namespace.cursor_nodes import Cursor
 from namespace.dlsn import DLSN
 
-RECORDS_AT_ONCE = 1024  # an iterating reader fetches so many from the loop's thread
+RECORDS_AT_ONCE = 1024  # an iterating reader fetches this many from the loop's thread
 
 
 class LogReader:

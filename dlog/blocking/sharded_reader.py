@@ -49,8 +49,8 @@ class ShardedReader:
         self._missing: Missing | None = None  # a gap that is not returned yet
         # The pairs not returned yet. Threads and interrupts cannot divide a step of a list's iterator.
         self._ahead = iter(self._pairs)
-        self._before: dict[int, DLSN] = {}  # behind what was returned before this turn, by shard
-        self._after: dict[int, DLSN] = {}  # and behind this turn
+        self._before: dict[int, DLSN] = {}  # after what was returned before this turn, by shard
+        self._after: dict[int, DLSN] = {}  # and after this turn
         self._gaps: dict[int, Gap] = {}  # the last one returned, by shard
         self._fetching: trio.Event | None = None  # set when the fetch in progress ends
         call_in_child(self, ShardedReader._refuse_in_child)
@@ -147,7 +147,7 @@ class ShardedReader:
         return self._loop.run(self._reader.commit_to, {shard: position})[shard]
 
     def _returned(self) -> dict[int, DLSN]:
-        """The positions behind what was returned, by shard. The caller holds the guard."""
+        """The positions after what was returned, by shard. The caller holds the guard."""
         if left := length_hint(self._ahead):
             if left == len(self._pairs):
                 return dict(self._before)

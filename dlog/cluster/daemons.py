@@ -74,7 +74,7 @@ class Daemons:
     async def start(self, name: str, command: Sequence[str], *, timeout_s: float) -> Daemon:
         """Start a program; return when it says that it serves (``ledger.runtime.readiness``).
 
-        If cancelled, or if the time is over, the program goes on.
+        If cancelled, or if the time is over, the program continues.
 
         Args:
             command: The program's absolute path and its arguments.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dlog.explain.cluster_reasons import absence, restoring
 from dlog.explain.facts import BookieFacts, Reason
 
-LOW_SPACE = 0.05  # of the disks: Apache's bookie becomes read-only when so much is left
+LOW_SPACE = 0.05  # of the disks: Apache's bookie becomes read-only when this much is left
 
 
 def explain_bookie(facts: BookieFacts) -> list[Reason]:

@@ -45,7 +45,7 @@ class ChainValue:
         return f"{self.count}:{self.digest.hex()}"
 
     def after(self, segment_seqno: int, entry_id: int, body: bytes | memoryview, records: int) -> ChainValue:
-        """The chain after an entry with this body of so many user records."""
+        """The chain after an entry with this body of this many user records."""
         found = hashlib.sha256(self.digest)
         found.update(_PLACE.pack(segment_seqno, entry_id))
         found.update(body)

@@ -93,7 +93,8 @@ class PartJoiner:
         self._last_entry_id = -1
 
     def add(self, entry_id: int, payload: bytes) -> None:
-        """Take a part. A part that does not follow the one before begins anew, or was begun before the start.
+        """Take a part. A part that does not follow the one before begins again, or was begun before the
+        start.
 
         Raises:
             EntryFormatError: It has no header, or the record is longer than ``LARGE_RECORD_BYTES_MAX``.

@@ -8,7 +8,7 @@ from dlog.errors import DLogError
 class ClaimLostError(DLogError):
     """The member no longer holds the log of this batch, so the batch was not committed.
 
-    Another member gets the same records, or has them already. Drop the batch, and go on with the next one.
+    Another member gets the same records, or has them already. Drop the batch, and continue with the next one.
     """
 
     def __init__(self, group: str, log: str, why: str) -> None:

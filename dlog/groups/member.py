@@ -87,7 +87,7 @@ class GroupBatch:
 
     @property
     def position(self) -> DLSN:
-        """Where reading continues behind this batch; ``GroupMember.commit`` moves the cursor there."""
+        """Where reading continues after this batch; ``GroupMember.commit`` moves the cursor there."""
         return self.last_dlsn.next_slot() if self.gap is None else self.gap.resume
 
 
@@ -100,7 +100,7 @@ class _Claim:
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     reading: trio.CancelScope = attrs.Factory(trio.CancelScope)
     reader: LogReader | None = None
-    delivered: DLSN | None = None  # behind the last batch that the member's caller took
+    delivered: DLSN | None = None  # after the last batch that the member's caller took
     committed: DLSN | None = None
     settled: trio.Event = attrs.Factory(trio.Event)  # set at each commit
 
@@ -193,7 +193,7 @@ class GroupMember:
         scope.cancel()
 
     async def commit(self, batch: GroupBatch) -> None:
-        """Move the group's cursor of the batch's log behind the batch.
+        """Move the group's cursor of the batch's log after the batch.
 
         If cancelled, the cursor may or may not be moved; commit again.
 
@@ -412,7 +412,7 @@ async def join_group(
 ) -> AsyncIterator[GroupMember]:
     """Join a consumer group for the duration of an ``async with``.
 
-    Every member names the same logs. They share the logs evenly, and share anew when a member comes or goes.
+    Every member names the same logs. They share the logs evenly, and share again when a member comes or goes.
     Each log is read from the cursor with the group's name. A record is delivered at least once: again, if
     the member that got it did not commit it.
 

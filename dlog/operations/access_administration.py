@@ -45,8 +45,8 @@ class AccessAdministration(NamespaceBase):
     async def set_access_control(self, name: str | None, denied: frozenset[Denial] | None) -> None:
         """Deny operations on a log to everyone, or on every log without an entry of its own.
 
-        It holds for later calls: open writers go on, but truncate only what is not denied. If cancelled, the
-        entry may or may not be stored.
+        It holds for later calls: open writers continue, but truncate only what is not denied. If cancelled,
+        the entry may or may not be stored.
 
         Args:
             name: The log; None for the default. A name with several parts can have no entry.

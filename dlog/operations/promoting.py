@@ -40,13 +40,13 @@ class LogPromotion(NamespaceBase):
     ) -> PromotionStatus:
         """Move a log from this directory to another namespace, while it is written and read.
 
-        Records keep their positions and transaction ids. Open writers and readers go on at the target, if
+        Records keep their positions and transaction ids. Open writers and readers continue at the target, if
         their processes can reach it. Cursors, retention and properties move too. The segments here stay until
         ``purge_promoted_log``. If the call is cancelled or fails, the promotion stays where it was: call it
         again, or call ``undo_promotion``.
 
         Args:
-            to: The URI of the target, such as ``distributedlog://zk1:2181/shop``; None to go on with an
+            to: The URI of the target, such as ``distributedlog://zk1:2181/shop``; None to continue with an
                 interrupted promotion.
             keep_target_policy: Also if the policy of the target differs from the one here.
             on_progress: Called at each step, and with each copied entry.

@@ -7,7 +7,7 @@ Inside: the check, the deletion, the claims of a log. Not inside: the claims of 
 the search for orphans (``dlog.repair``); which ledger a log can spare (the callers).
 Always: a ledger that says that it belongs to another log is kept, whatever names it; one that says nothing is
 deleted only if a node of the log itself names it; a ledger whose metadata changed after the check is checked
-again. A ledger that is kept is logged, and the caller goes on: its space is lost, and no record is.
+again. A ledger that is kept is logged, and the caller continues: its space is lost, and no record is.
 
 The check and the deletion are not one transaction. What makes that safe: a ledger gets into a log only by a
 write to the log's ``allocation`` node at the version that the ledger's stamp names (docs/metadata.md 16.13).

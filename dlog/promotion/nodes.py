@@ -147,7 +147,7 @@ async def hand_over(store: MetadataStore, namespace_path: str, log: str, seen: S
     """Close the log at the source for good: the hand-over. Its cursors move into the record.
 
     It writes every node that a writer's transaction is conditional on, and the node that each program checks
-    before it changes a log. So a writer that goes on from what it read before starts no segment any more;
+    before it changes a log. So a writer that continues from what it read before starts no segment any more;
     the ledgers of the segments in progress are fenced afterwards.
 
     Raises:

@@ -3,7 +3,7 @@
 Inside: which side a segment is read from. Not inside: positions and records (``read_only_log``,
 ``dlog.read``).
 Always: the reader's segments have consecutive numbers and each number keeps its entries, on whichever side,
-so a reader that is open goes on at its position; without a promotion the one more read of a node is all.
+so a reader that is open continues at its position; without a promotion the one more read of a node is all.
 
 Source: our own; docs/promotion.md.
 """

@@ -87,7 +87,7 @@ class Promoter:
         self._retry_policy = RetryPolicy(timeout_s=retry.retry_timeout_s, pause_s=retry.retry_pause_s)
 
     async def run(self) -> None:
-        """Do all steps that are left. If cancelled or failed, ``run`` or ``undo`` of any process goes on.
+        """Do all steps that are left. If cancelled or failed, ``run`` or ``undo`` of any process continues.
 
         Raises:
             LogNotFoundError, LogExistsError, PromotionError, LogMetadataError, CorruptLogError

@@ -1,6 +1,6 @@
 """Which step of a promotion comes next, from what both sides store.
 
-Inside: two pure functions, one for going on and one for undoing. Not inside: doing a step (``promoter``).
+Inside: two pure functions, one for continuing and one for undoing. Not inside: doing a step (``promoter``).
 Always: at most one side takes records. The target becomes active only while the source is handed over, and
 the source is opened again only after the target can no longer become active: activating and cancelling are
 two conditional writes of the same node of the target, so that one of them fails.

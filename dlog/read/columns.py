@@ -117,7 +117,7 @@ class RecordRun:
 
 @lru_cache(maxsize=64)
 def _headers_layout(payload_bytes: int, count: int) -> Struct:
-    """The layout of so many records with payloads of this size, which are skipped."""
+    """The layout of this many records with payloads of this size, which are skipped."""
     order, fields = RECORD_HEADER.format[0], RECORD_HEADER.format[1:]
     return Struct(order + f"{fields}{payload_bytes}x" * count)
 
@@ -127,7 +127,7 @@ def plain_run(
 ) -> RecordRun | None:
     """The user records in ``body[start:stop]``, whose positions follow ``position``; it may be empty.
 
-    A control record behind them is dropped. None: the entry holds other records, or is damaged; decode it
+    A control record after them is dropped. None: the entry holds other records, or is damaged; decode it
     with all checks.
 
     Args:

@@ -96,7 +96,7 @@ class LogCursors:
 
         Raises:
             LogNotFoundError, LogMetadataError
-            LogTruncatedError: The log begins behind the position.
+            LogTruncatedError: The log begins after the position.
             CursorConflictError: Another client has moved the cursor just now.
         """
         name, position = check_cursor_name(name), as_dlsn(position)

@@ -201,7 +201,7 @@ class _RangeCheck:
                 self._first_txid = records[0].txid
 
     def _skip(self, entry_id: int, reader: SegmentReader) -> None:
-        """Continue behind an entry that was not decoded; the position there is not known."""
+        """Continue after an entry that was not decoded; the position there is not known."""
         reader.next_entry_id = entry_id + 1
         reader.last_position = 0
 

@@ -1,7 +1,7 @@
 """Finding missing data: a second look after a reader failed.
 
 Inside: deciding whether data are gone, and where reading continues. Not inside: the first failure
-(``read_ahead``, ``log_reader``), the restart behind a gap (``log_reader``).
+(``read_ahead``, ``log_reader``), the restart after a gap (``log_reader``).
 Always: data that may only be out of reach are no gap: each replica, by the newest metadata, must deny the
 entry or return damaged bytes, twice; a gap ends before the next record that can be read; nothing is changed.
 """

@@ -180,7 +180,7 @@ class LogReader:
     ) -> RecordBatch | Gap | None:
         """As ``read_batch``, but data that are missing for good are returned as a ``Gap``, not raised.
 
-        The reader then continues behind the gap. Data that are out of reach now are never a gap: they are
+        The reader then continues after the gap. Data that are out of reach now are never a gap: they are
         waited for, then raised as ``LogReaderStalledError``. A gap before the next record is looked for also
         beyond ``wait_s``.
 
@@ -246,7 +246,7 @@ class LogReader:
         return None if self._cursor is None else self._cursor.seen
 
     async def commit(self, last: DLSN | None = None) -> Cursor | None:
-        """Move the reader's cursor behind a record: a later reader with this cursor continues there.
+        """Move the reader's cursor after a record: a later reader with this cursor continues there.
 
         The cursor only moves forward: for a record before it, nothing is changed. If the call is cancelled,
         or the metadata store stays out of reach, the cursor may or may not be moved; call it again.
@@ -278,7 +278,7 @@ class LogReader:
         return await self._cursor.commit(position)
 
     def _behind(self, last: DLSN) -> DLSN:
-        """Where reading continues behind a record, or behind the last gap."""
+        """Where reading continues after a record, or after the last gap."""
         return self._gap.resume if self._gap is not None and last == self._gap.last else last.next_slot()
 
     async def aclose(self) -> None:
@@ -312,7 +312,7 @@ class LogReader:
         return self._gap_finder
 
     async def _gap_after(self, ahead: ReadAhead, error: DLogError) -> Gap | None:
-        """Continue behind the gap at which ``ahead`` failed, and return it.
+        """Continue after the gap at which ``ahead`` failed, and return it.
 
         None: continue without a gap, since another task has passed it, or the data can be read after all.
         Raises the error if nothing is known to be missing.

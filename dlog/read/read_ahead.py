@@ -97,7 +97,7 @@ class ReadAhead:
         self.chunks: deque[Chunk] = deque()
         self.size_bytes = 0  # of the chunks
         self.is_over = False  # nothing more will be fetched
-        self.active_s = trio.current_time()  # when the last entry arrived, or fetching could go on
+        self.active_s = trio.current_time()  # when the last entry arrived, or fetching could continue
         self.error: DLogError | None = None  # why the task ended; raised after the chunks before it
         self._log, self._config, self._counts = log, config, log.counts
         self._end, self._follow, self._position = end, follow, position
@@ -187,7 +187,7 @@ class ReadAhead:
                         await self._follow_segments()
             except DLogError as exc:
                 self.error = exc
-            except Exception as exc:  # ends this reader; its caller's other work goes on
+            except Exception as exc:  # ends this reader; its caller's other work continues
                 self.error = contained_error("reader of a log", self._log.name, exc)
         self.is_over = True
         self.wake()

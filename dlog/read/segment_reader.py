@@ -93,7 +93,7 @@ class SegmentReader:
         self.is_closed = self.is_closed or closed
 
     def begin_at(self, entry_id: int) -> None:
-        """Begin at an entry before the start: it has the first part of a record that may end behind it."""
+        """Begin at an entry before the start: it has the first part of a record that may end after it."""
         assert entry_id <= self.next_entry_id  # the caller goes back
         self.next_entry_id = entry_id
 
@@ -169,7 +169,7 @@ class SegmentReader:
                 and word == position << POSITION_SHIFT | FLAG_CONTROL
                 and size_bytes == stop - offset - RECORD_HEADER_BYTES
             ):
-                # A control record behind the user records: each entry of a log with a hash chain has one.
+                # A control record after the user records: each entry of a log with a hash chain has one.
                 offset = stop
             if offset == stop:
                 self.last_position = position

@@ -131,7 +131,7 @@ class LogVerifier:
                 for entry in await self._next_entries(handle, reader):
                     self._at = DLSN(segment.segment_seqno, reader.next_entry_id, 0)
                     self._check_entry(entry, reader, segment, base)
-        # Without an entry behind the truncated ones there is no position to compare with.
+        # Without an entry after the truncated ones there is no position to compare with.
         if not segment.in_progress and (reader.last_position or not first_entry_id):
             self._check_metadata(segment, reader)
 

@@ -94,7 +94,7 @@ _TOP = (
     Setting("uri", kinds.TEXT, "The namespace of commands without `--uri`.", Applies.COMMANDS),
     Setting("ensemble_size", kinds.COUNT, "Bookies that hold a segment.", _CLUSTER),
     Setting("write_quorum", kinds.COUNT, "Copies of each entry.", _CLUSTER),
-    Setting("ack_quorum", kinds.COUNT, "A record is durable when so many copies are on disk.", _CLUSTER),
+    Setting("ack_quorum", kinds.COUNT, "A record is durable when this many copies are on disk.", _CLUSTER),
     Setting(
         "digest_type",
         kinds.choice(_DIGESTS),
@@ -153,7 +153,7 @@ _TOP = (
     Setting(
         "add_quorum_timeout_s",
         kinds.optional(kinds.SECONDS),
-        "An entry that is not durable after so long ends the segment.",
+        "An entry that is not durable after this long ends the segment.",
         _CLUSTER,
     ),
     Setting(
@@ -178,21 +178,23 @@ _TOP = (
 _WRITER = (
     Setting("writer.entry_bytes_target", kinds.BYTES, "The size of entries that records are batched into."),
     Setting("writer.record_bytes_max", kinds.BYTES, "The longest payload; above 1M it is cut into entries."),
-    Setting("writer.bytes_in_flight_max", kinds.BYTES, "`wait_capacity` waits while so much is not durable."),
+    Setting(
+        "writer.bytes_in_flight_max", kinds.BYTES, "`wait_capacity` waits while this much is not durable."
+    ),
     Setting(
         "writer.linger_ms",
         kinds.MILLISECONDS,
-        "Submitted records that no caller waits for gather for so long after the entry before.",
+        "Submitted records that no caller waits for gather for this long after the entry before.",
     ),
     Setting(
         "writer.visibility_delay_ms",
         kinds.MILLISECONDS,
-        "After so long without a record, a control record makes the last ones visible.",
+        "After this long without a record, a control record makes the last ones visible.",
     ),
     Setting(
         "writer.keep_alive_s",
         kinds.optional(kinds.SECONDS),
-        "After so long without an entry, a control record shows readers that the writer lives.",
+        "After this long without an entry, a control record shows readers that the writer lives.",
     ),
     Setting("writer.segment_bytes_max", kinds.optional(kinds.BYTES), "A larger segment is rolled."),
     Setting("writer.segment_age_s_max", kinds.optional(kinds.SECONDS), "An older segment is rolled."),
@@ -203,7 +205,7 @@ _WRITER = (
         _CLUSTER,
     ),
     Setting("writer.lock_timeout_s", kinds.SECONDS, "How long opening waits for another writer's lock."),
-    Setting("writer.retry_timeout_s", kinds.SECONDS, "Records fail after so long without a segment."),
+    Setting("writer.retry_timeout_s", kinds.SECONDS, "Records fail after this long without a segment."),
     Setting("writer.retry_pause_s", kinds.SECONDS, "The first pause before a failed step is repeated."),
     Setting("writer.purge", kinds.BOOL, "Apply retention and delete truncated segments in the background."),
     Setting("writer.close_timeout_s", kinds.SECONDS, "How long closing may take."),
@@ -212,7 +214,7 @@ _WRITER = (
 
 _READER = (
     Setting("reader.read_bytes_max", kinds.BYTES, "The size of one read from a ledger."),
-    Setting("reader.read_ahead_bytes_max", kinds.BYTES, "Reading pauses while so much is not decoded."),
+    Setting("reader.read_ahead_bytes_max", kinds.BYTES, "Reading pauses while this much is not decoded."),
     Setting(
         "reader.relist_interval_s",
         kinds.SECONDS,
@@ -221,9 +223,9 @@ _READER = (
     Setting(
         "reader.idle_timeout_s",
         kinds.optional(kinds.SECONDS),
-        "A reader that waits fails after so long without an entry of the log.",
+        "A reader that waits fails after this long without an entry of the log.",
     ),
-    Setting("reader.retry_timeout_s", kinds.SECONDS, "Reads that fail for so long end the reader."),
+    Setting("reader.retry_timeout_s", kinds.SECONDS, "Reads that fail for this long end the reader."),
     Setting("reader.retry_pause_s", kinds.SECONDS, "The first pause before a failed read is repeated."),
     Setting("reader.check_positions", kinds.BOOL, "A gap in the positions of records is an error."),
 )

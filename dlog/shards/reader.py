@@ -64,7 +64,7 @@ class ShardedReader:
         self._refilling = trio.Lock()
         self._is_columnar = False  # the last call asked for columns
         self._starts = {shard: reader.position for shard, reader in readers.items()}
-        self._behind: dict[int, DLSN] = {}  # by shard, behind what was returned of the turns before this one
+        self._behind: dict[int, DLSN] = {}  # by shard, after what was returned of the turns before this one
         self._gaps: dict[int, Gap] = {}  # the last one returned, by shard
         self._shard = NO_SHARD  # of this turn
         self._records: Sequence[Record] = []
@@ -112,7 +112,7 @@ class ShardedReader:
     ) -> tuple[int, RecordBatch | Gap] | None:
         """As ``read_batch``, but data of a shard that are missing for good are returned as a ``Gap``.
 
-        The shard then continues behind the gap; see ``LogReader.read_batch_or_gap``.
+        The shard then continues after the gap; see ``LogReader.read_batch_or_gap``.
 
         Raises:
             ValueError: The reader was opened without ``gaps=True``.
@@ -165,7 +165,7 @@ class ShardedReader:
         return {**positions, **self._returned()}
 
     async def commit(self) -> dict[int, Cursor]:
-        """Move the cursor of each shard behind the last record returned; return the cursors by shard.
+        """Move the cursor of each shard after the last record returned; return the cursors by shard.
 
         A shard of which nothing was returned keeps its cursor. The shards are committed one after the other:
         if the call is cancelled or fails, some may be committed. Call it again.
@@ -178,7 +178,7 @@ class ShardedReader:
         return await self.commit_to(self._returned())
 
     async def commit_to(self, positions: Mapping[int, DLSN]) -> dict[int, Cursor]:
-        """Like ``commit``, by the positions behind what was consumed, such as earlier ``positions``.
+        """Like ``commit``, by the positions after what was consumed, such as earlier ``positions``.
 
         Raises:
             ValueError: A shard was not read up to its position yet, or the reader has no cursor.
@@ -193,7 +193,7 @@ class ShardedReader:
         return cursors
 
     async def commit_shard(self, shard: int, last: DLSN) -> Cursor:
-        """Move the cursor of one shard behind a record or gap that was returned; see ``LogReader.commit``.
+        """Move the cursor of one shard after a record or gap that was returned; see ``LogReader.commit``.
 
         Raises:
             ValueError: The record was not returned yet, or the reader was opened without a cursor.
@@ -203,7 +203,7 @@ class ShardedReader:
         return (await self.commit_to({shard: position}))[shard]
 
     def _returned(self) -> dict[int, DLSN]:
-        """The positions behind what was returned, of the shards of which anything was."""
+        """The positions after what was returned, of the shards of which anything was."""
         if not self._index:
             return dict(self._behind)
         return {**self._behind, self._shard: self._records[self._index - 1].dlsn.next_slot()}
@@ -354,7 +354,7 @@ def check_returned(name: str, positions: Mapping[int, DLSN], here: Mapping[int, 
 def position_behind(
     name: str, shard: int, last: DLSN, returned: Mapping[int, DLSN], gaps: Mapping[int, Gap]
 ) -> DLSN:
-    """Where reading a shard continues behind a record, or behind the last gap that was returned.
+    """Where reading a shard continues after a record, or after the last gap that was returned.
 
     Raises:
         ValueError: The record was not returned yet.

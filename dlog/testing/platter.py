@@ -122,7 +122,7 @@ class Inode:
                 sectors.append((offset + at, data[at:stop], False))
                 at = stop
         self.pending.clear()
-        # Cut within the filled sectors: a cut in the padding behind them loses nothing.
+        # Cut within the filled sectors: a cut in the padding after them loses nothing.
         filled = max((n for n, (_, data, _) in enumerate(sectors) if data.strip(b"\0")), default=0)
         kept_max = rng.randint(0, filled) if loss == IN_PART else len(sectors)
         chance = rng.choice([0.1, 0.5, 0.9]) if loss == OUT_OF_ORDER else 0.0 if loss == WHOLLY else 1.0

@@ -181,7 +181,7 @@ class World:
 
     @contextmanager
     def slow_disk(self, seconds: float) -> Iterator[None]:
-        """A block in which each operation of a disk thread takes up to so long; use ``run``."""
+        """A block in which each operation of a disk thread takes up to this long; use ``run``."""
         before, self._platter.latency_s = self._platter.latency_s, (0.0, seconds)
         try:
             yield

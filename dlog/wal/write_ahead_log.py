@@ -140,7 +140,7 @@ class WriteAheadLog(Generic[T]):
         try:
             pending = self._writer.submit(operation, txid=self._submitted + 1)
         except (RecordTooLongError, WriterOverloadedError):
-            raise  # this operation was not taken; the log goes on
+            raise  # this operation was not taken; the log continues
         except WriteError as exc:
             self._stop(exc)
             raise
@@ -334,7 +334,7 @@ def open_wal_in(
         snapshot: Dumps the state. Without it, each start replays all operations.
         restore: Sets the state to a dump, whatever the state was before.
         name: The operations are in the log ``NAME/operations``, the snapshots in ``NAME/snapshots``.
-        operations_between_snapshots: A snapshot is taken in the background after so many operations.
+        operations_between_snapshots: A snapshot is taken in the background after this many operations.
         lock_timeout_s: How long to wait for another service; None: as configured.
 
     Raises:

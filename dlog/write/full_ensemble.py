@@ -32,9 +32,9 @@ class FullEnsembleWatch:
         """Another segment is in use.
 
         Args:
-            wait: Returns once enough bookies have been writable for so many seconds. None: the segment has
+            wait: Returns once enough bookies have been writable for this many seconds. None: the segment has
                 all its bookies.
-            pause_s: Look only after so long.
+            pause_s: Look only after this long.
         """
         self._wait, self._pause_s, self.is_full = wait, pause_s, False
         self._begun.set()

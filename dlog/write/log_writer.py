@@ -117,7 +117,7 @@ class LogWriter:
 
     @property
     def bytes_in_flight_max(self) -> int:
-        """``wait_capacity`` waits while at least so many bytes are in flight."""
+        """``wait_capacity`` waits while at least this many bytes are in flight."""
         return self._config.bytes_in_flight_max
 
     async def append(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> DLSN:
@@ -375,7 +375,7 @@ class LogWriter:
         await self._roller.aclose()
 
     async def reopen(self) -> None:
-        """Take the log's lock again after the writer has stopped, and go on. Does nothing before that.
+        """Take the log's lock again after the writer has stopped, and continue. Does nothing before that.
 
         First every record submitted before gets its outcome; records that fail are not written again. Then
         it does what opening does: it waits as long for the lock, and recovers the segments in progress.
@@ -400,7 +400,7 @@ class LogWriter:
                 raise WriterClosedError(self.log)
 
     async def _expect_last(self, last: DLSN | None) -> None:
-        """Return, without a checkpoint behind the check, if the log's last record is at this position."""
+        """Return, without a checkpoint after the check, if the log's last record is at this position."""
         last = None if last is None else as_dlsn(last)
         while True:
             if self._sender.is_over_limit:

@@ -36,7 +36,7 @@ from ledger.runtime.tasks.service_tasks import open_service_tasks
 from namespace import paths
 from namespace.origin import log_not_found
 
-PURGE_S = 5.0  # a writer that closes waits so long for a purge under way
+PURGE_S = 5.0  # a writer that closes waits this long for a purge under way
 
 
 async def lock_owner(store: MetadataStore, namespace_path: str, log: str) -> str | None:

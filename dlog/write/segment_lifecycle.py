@@ -226,7 +226,7 @@ class SegmentLifecycle:
         return handle, started[0]
 
     async def wait_full_ensemble(self, steady_s: float) -> None:
-        """Return once enough bookies for a whole ensemble have been writable for so long."""
+        """Return once enough bookies for a whole ensemble have been writable for this long."""
         await self._client.membership.wait_writable(self._config.ensemble_size, steady_s)
 
     async def allocate(self, *, full: bool = False) -> WriteHandle:

@@ -1,7 +1,7 @@
 """Sending batches to the segment in use, within a limit of bytes in flight.
 
 Records that callers only submit each take an entry of their own if they come more slowly than entries are
-acknowledged. With ``linger_ms``, an entry whose records no caller waits for is sent so long after the entry
+acknowledged. With ``linger_ms``, an entry whose records no caller waits for is sent this long after the entry
 before, at the earliest. A record after a pause is sent at once, and so is a record that a caller waits for.
 
 Inside: the order and the time of sending, acknowledgements and failures of the ledger in use, waiting for
@@ -189,7 +189,7 @@ class SegmentSender:
             if self._linger_s:
                 self._due_s = trio.current_time() + self._linger_s
             if writer.has_one_in_flight:
-                in_use.handle.send_now()  # a burst gathers behind this entry
+                in_use.handle.send_now()  # a burst gathers after this entry
             else:
                 in_use.handle.send_soon()
 

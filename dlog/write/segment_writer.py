@@ -79,7 +79,7 @@ class SegmentWriter:
 
     @property
     def is_quiet(self) -> bool:
-        """True if no user record is in flight. Records do not gather behind a control record."""
+        """True if no user record is in flight. Records do not gather after a control record."""
         return not self._user_batches_in_flight
 
     @property

@@ -35,7 +35,7 @@ from ledger.metadata_store.store import ANY_VERSION, Check, Create, MetadataStor
 
 CREATOR_TOKEN_STOP = 2**63 - 1
 CREATE_ATTEMPTS_MAX = 10
-DECODED_AT_ONCE_BYTES_MAX = 65_536  # longer metadata are decoded in a thread, so that the loop goes on
+DECODED_AT_ONCE_BYTES_MAX = 65_536  # longer metadata are decoded in a thread, so that the loop continues
 
 # Creates the node of a ledger in a transaction of the caller. The errors about this node are passed on.
 CommitLedger = Callable[[int, Create], Awaitable[None]]

@@ -11,7 +11,7 @@ A restored cluster knows nothing of what happened after the backup. Two dangers 
     RESTORED "writing", new series ──▶ other nodes ──▶ cookies ──▶ INSTANCEID, LAYOUT ──▶ RESTORED "held"
 
 A bookie with disks does not start before its cookie and the instance id are back. A crash in between leaves
-"writing"; the same call with the same file goes on.
+"writing"; the same call with the same file continues.
 
 Inside: walking the trees, the order of writes. Not inside: the file (``backup_file``), bookies' disks.
 Always: nothing is written over: a node that exists with another value stops the restore. An ephemeral node is

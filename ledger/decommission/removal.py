@@ -65,7 +65,7 @@ async def decommission_bookie(
 
     The call marks each ledger that names the bookie and waits for the workers, without a limit. Fragments
     in which the bookie holds no entry are changed by this call, because workers leave them. If cancelled,
-    the marks stay and the workers go on; call it again to wait for them and to delete the cookie.
+    the marks stay and the workers continue; call it again to wait for them and to delete the cookie.
 
     Args:
         session: One session, as ``MetadataStore.current_session`` returns it.

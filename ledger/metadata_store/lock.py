@@ -12,7 +12,7 @@ A waiter that was killed keeps its member until its session ends. So a waiter of
 data at its creation, and claims the lock when its turn comes: it writes its member's name into the node of
 the lock. A first member that is marked and does not claim for ``CLAIM_S`` is passed over: the waiters behind
 delete it. If it lives after all, it takes a new place. Java's members are not marked, and never passed over.
-No data of a member is changed, because that would use up the watch of a Java waiter behind it.
+No data of a member is changed, because that would use up the watch of a Java waiter after it.
 
 One difference from Java: a lock object never takes over a member of the same client and session. So two
 writers of one process exclude each other, as two processes do.

@@ -89,7 +89,7 @@ def split_uri(text: str) -> tuple[str, str, str]:
     if "?" in rest or "#" in rest:
         raise ValueError("it has a query or a fragment; neither is supported")
     authority, _, path = rest[2:].partition("/")
-    # A password may have a slash in it. Then the first part is no list of hosts, or the text behind the last
+    # A password may have a slash in it. Then the first part is no list of hosts, or the text after the last
     # "@" is one, with a path of its own.
     if "@" in authority or (
         "@" in path and authority and (not _are_hosts(authority) or _is_location(path.rpartition("@")[2]))

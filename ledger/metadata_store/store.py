@@ -284,7 +284,7 @@ def check_new_path(path: str) -> str:
 
 
 def check_size(path: str, size_bytes: int) -> None:
-    """Raise ``NodeTooLargeError`` if so much data does not fit into ZooKeeper's packet limit."""
+    """Raise ``NodeTooLargeError`` if this much data does not fit into ZooKeeper's packet limit."""
     if size_bytes > NODE_BYTES_MAX:
         raise NodeTooLargeError(path, f"{size_bytes} bytes; a store takes at most {NODE_BYTES_MAX}")
 
@@ -323,7 +323,7 @@ def ancestors_of(path: str) -> list[str]:
 
 
 def sequence_suffix(creations: int) -> str:
-    """The end of a sequential node's name, if so many children were created below its parent before it.
+    """The end of a sequential node's name, if this many children were created below its parent before it.
 
     Ten digits of a signed 32-bit counter. Like ZooKeeper's, it turns negative after 2147483647.
     """

@@ -323,7 +323,7 @@ class ZookeeperStore(MetadataStore):
         if watch is None:
             return await self._call(path, lambda: request(path, None))
         watcher = _Watcher(kind, path, self._on_watch)
-        # Before the reply: an event right behind the reply may reach the loop first.
+        # Before the reply: an event right after the reply may reach the loop first.
         self._session.watch(kind, path, watch)
         try:
             return await self._call(path, lambda: request(path, watcher))

@@ -128,8 +128,8 @@ class PlacementConfig:
     quarantine_s: float = attrs.field(default=1800.0, validator=gt(0))
     """How long a quarantined bookie is avoided, if others suffice (``bookieQuarantineTimeSeconds``)."""
     quarantine_ratio: float = attrs.field(default=1.0, validator=[ge(0), le(1)])
-    """The probability that a bookie with so many errors is quarantined (``bookieQuarantineRatio``). Below 1,
-    not all clients avoid it at once."""
+    """The probability that a bookie with this many errors is quarantined (``bookieQuarantineRatio``). Below
+    1, not all clients avoid it at once."""
 
     def __attrs_post_init__(self) -> None:
         if self.regions and self.policy is not PlacementPolicy.REGION_AWARE:

@@ -107,7 +107,7 @@ class Membership:
         await self._changed.wait()
 
     async def wait_writable(self, count: int, steady_s: float) -> None:
-        """Return once at least so many bookies have been writable for this long without a break."""
+        """Return once at least this many bookies have been writable for this long without a break."""
         while True:
             while len(self.writable) < count:
                 await self.wait_change()

@@ -57,12 +57,12 @@ def racks_wanted(config: PlacementConfig, write_quorum: int) -> int:
 
 
 def spans_racks(members: Iterable[str], topology: Topology, racks_min: int) -> bool:
-    """Whether these bookies span so many racks. Bookies with unknown locations do not count."""
+    """Whether these bookies span this many racks. Bookies with unknown locations do not count."""
     return racks_min <= 1 or len(topology.racks(filter(topology.is_known, members))) >= racks_min
 
 
 def spans_regions(members: Iterable[str], topology: Topology, ack_quorum: int, regions_min: int) -> bool:
-    """Whether every ``ack_quorum`` of these bookies spans so many regions."""
+    """Whether every ``ack_quorum`` of these bookies spans this many regions."""
     largest = sorted(Counter(map(topology.region, members)).values(), reverse=True)
     return sum(largest[: regions_min - 1]) < ack_quorum
 

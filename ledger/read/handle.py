@@ -195,8 +195,8 @@ class ReadHandle:
     async def wait_last_confirmed_beyond(self, entry_id: int, *, timeout_s: float) -> int:
         """Wait until an entry after ``entry_id`` is confirmed or the ledger is closed; return the LAC.
 
-        After ``timeout_s`` it returns the LAC known so far. Unreachable bookies raise no error: the wait goes
-        on. A cancelled wait changes nothing.
+        After ``timeout_s`` it returns the LAC known so far. Unreachable bookies raise no error: the wait
+        continues. A cancelled wait changes nothing.
 
         Raises:
             LedgerClosedError: This handle is closed.

@@ -8,7 +8,7 @@ A poll that is over, stopped or cancelled leaves no request behind but the reade
 
 A reader at the end of a ledger waits once for each entry. So a poll has no task, nursery or event of its own:
 replies and timers move it on, and the waiting task is resumed once. The first bookie gets a long poll that
-goes on after its replies, and later waits use it too (``standing_poll``).
+continues after its replies, and later waits use it too (``standing_poll``).
 
 Source: ReadLastConfirmedAndEntryOp.java; docs/protocol.md 6.6, 9.4.
 """

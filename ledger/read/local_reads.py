@@ -58,7 +58,7 @@ class LocalReads:
         self._log: _Log | None = None
         self._next_entry_id = self._first_entry_id = 0
         self._offset = 0  # of the first located entry, in the log
-        self._starts: Sequence[int] = ()  # of the located entries, behind the offset
+        self._starts: Sequence[int] = ()  # of the located entries, after the offset
         self._scratch = bytearray()
         self._again_at = 0.0
 
@@ -119,7 +119,7 @@ class LocalReads:
         return entries[: next(at for at, (found, located) in pairs if found != located)]
 
     def advance(self, count: int) -> None:
-        """The first ``count`` of the entries just read are verified; the next read begins behind them."""
+        """The first ``count`` of the entries just read are verified; the next read begins after them."""
         self._next_entry_id += count
         if self._next_entry_id >= self._first_entry_id + len(self._starts):
             self.drop()

@@ -24,7 +24,7 @@ RANGES_MAX = 2
 _SAMPLES = 16  # payloads whose average size decides how many entries the next range has
 
 ReadSome = Callable[[int, int, int], Awaitable[list[bytes]]]
-"""Given the first id, the last one and a size in bytes: the payloads of the first entry and of those behind
+"""Given the first id, the last one and a size in bytes: the payloads of the first entry and of those after
 it, as far as one reply has them."""
 
 
@@ -93,7 +93,7 @@ class PayloadsAhead:
 
         Args:
             payloads: Those that the caller gets now; at least one.
-            following: The entry behind them.
+            following: The entry after them.
             last: The last entry that may be read.
             size_bytes: Of one range, about.
         """

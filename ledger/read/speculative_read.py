@@ -33,7 +33,8 @@ class SpeculativeRead(Generic[T]):
     Args:
         take: Makes the result from a bookie's reply. If it raises ``BookieError`` or ``CorruptEntryError``,
             the next replica is tried. Any other exception ends the read, and ``result`` raises it.
-        speculative_s: Send to the next replica too after so long without a reply; None: only after a failure.
+        speculative_s: Send to the next replica too after this long without a reply; None: only after a
+        failure.
         on_failed: Called with each replica whose reply was not good, and the reason.
     """
 

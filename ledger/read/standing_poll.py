@@ -1,4 +1,4 @@
-"""The long poll that goes on after a reply: a reader near the end of a ledger need not poll for each entry.
+"""The long poll that continues after a reply: a reader near the end of a ledger need not poll for each entry.
 
 A bookie of ours answers such a long poll once for each growth of the LAC, up to ``REPLIES_MAX`` times. What
 comes while nothing waits is kept for the next wait (``on_lac``, ``on_entry``). Apache's bookie answers once.
@@ -28,7 +28,7 @@ from ledger.transport.bookie_requests import refusal_of
 from ledger.transport.transport import Transport
 from ledger.wire.messages import ReadReply, ReadRequest, Reply
 
-REPLIES_MAX = 64  # a reader that stands still gets no more than so many
+REPLIES_MAX = 64  # a reader that stands still gets no more than this many
 IDLE_WAIT_MAX_S = 30.0  # that a bookie may hold the poll of a ledger that does not grow
 
 Listener = Callable[[str, Reply | BookieError], None]

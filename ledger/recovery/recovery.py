@@ -5,7 +5,8 @@ where, the decision.
 Not inside: marking and closing the ledger in the metadata (``opening``), requests, time (``driver``).
 Always (each rule keeps acknowledged entries safe):
 - Every read that the decision uses fences, not only the first one.
-- An entry is left out only if so many bookies of its write set, all fenced, denied it that no ack quorum can
+- An entry is left out only if this many bookies of its write set, all fenced, denied it that no ack quorum
+can
   hold it. An error, silence, limbo or a bad digest is never a denial.
 - An entry that is kept is on an ack quorum again before the ledger is closed.
 - No entry in front of the last segment is touched.
@@ -168,7 +169,7 @@ class Recovery:
         Args:
             pack: Makes the body of an entry from its id, LAC, length and payload.
             read_ahead: The number of entries that may be read and not yet written again.
-            bytes_max: With so many bytes of entries that some replica has not answered, none is read.
+            bytes_max: With this many bytes of entries that some replica has not answered, none is read.
             entries_max: The recovery gives up when it finds more entries than this after the LAC.
         """
         assert metadata.state is LedgerState.IN_RECOVERY  # ``recover_ledger`` has marked it
@@ -326,7 +327,7 @@ class Recovery:
 
     def _read_on(self) -> list[Action]:
         if self._bytes_max is not None and self._writer.bytes_in_flight >= self._bytes_max:
-            return []  # goes on when a bookie answers an add, or fails
+            return []  # continues when a bookie answers an add, or fails
         # Only two entries are read at first: most ledgers end right after their LAC.
         written = self._head - 1 - self._found_lac
         stop = min(self._writer.lac + 1 + min(self._read_ahead, 2 + written), _END_MAX)
@@ -348,8 +349,8 @@ class Recovery:
                 result = _Verdict.END
             if isinstance(result, Entry) and self._writer.last_pushed - self._found_lac == self._entries_max:
                 # One replica with an entry is enough to keep it, since all others may have lost it. So a
-                # bookie that knows the password and invents an entry for each id could go on for ever. No
-                # writer has so many entries in flight. Giving up is safe: the end stays undecided.
+                # bookie that knows the password and invents an entry for each id could continue for ever. No
+                # writer has this many entries in flight. Giving up is safe: the end stays undecided.
                 return self._give_up(
                     LedgerRecoveryError(
                         self._ledger_id,

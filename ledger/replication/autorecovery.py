@@ -2,7 +2,7 @@
 
 Inside: assembling both for each session with the metadata store, the end of a session. Not inside: processes
 and signals (``dlog autorecovery``, ``bookie.main``).
-Always: what holds a lock or was elected ends with its session; the next session begins anew.
+Always: what holds a lock or was elected ends with its session; the next session begins again.
 
 Source: AutoRecoveryMain.java; docs/autorecovery.md.
 """
@@ -65,7 +65,7 @@ class AutoRecovery:
         """Audit, if elected, and restore ledgers until cancelled.
 
         A session that ends is replaced if the store does so. If cancelled, locks and the vote are deleted;
-        marks stay, and another program goes on.
+        marks stay, and another program continues.
 
         Args:
             task_status: Started when the nodes of auto-recovery exist.
@@ -151,7 +151,7 @@ class AutoRecovery:
                     logger.warning(
                         "the auditor pauses: %s", group.exceptions[0], extra=event("auditor.paused")
                     )
-                except* Exception as group:  # the worker of this program goes on
+                except* Exception as group:  # the worker of this program continues
                     report_contained("auditor", group)
                     await trio.sleep(CONTAINED_PAUSE_S)
                 await trio.sleep(self.config.retry_pause_s)

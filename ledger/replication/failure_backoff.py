@@ -8,7 +8,7 @@ Source: ReplicationWorker.java (getLockReleaseDelay); docs/autorecovery.md.
 
 from __future__ import annotations
 
-STEPS = 5  # the full pause comes after so many failures
+STEPS = 5  # the full pause comes after this many failures
 LEDGERS_MAX = 10_000  # remembered; the oldest are forgotten first
 
 

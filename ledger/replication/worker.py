@@ -133,7 +133,7 @@ class ReplicationWorker:
                     await self._work(taken, waiting)
                 except (ConnectionLostError, SessionExpiredError):
                     raise
-                except Exception as exc:  # the other lanes go on
+                except Exception as exc:  # the other lanes continue
                     report_contained("re-replication", exc)
                     await trio.sleep(CONTAINED_PAUSE_S)
 

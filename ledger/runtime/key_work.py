@@ -28,7 +28,7 @@ _DER_DEPTH_MAX = 64
 _INTEGER, _OCTETS, _SEQUENCE = 0x02, 0x04, 0x30  # tags
 _CONSTRUCTED = 0x20
 _NUMBER_BYTES_MAX, _NUMBER_MAX = 8, 1 << 63
-_SCRYPT_NUMBERS = 3  # N, r and p; the other derivations have a count, and some a length behind it
+_SCRYPT_NUMBERS = 3  # N, r and p; the other derivations have a count, and some a length after it
 _FIELDS_WITHOUT_MAC = 2  # of a PKCS12 store: version and content
 _ENCRYPTED_DATA = bytes.fromhex("06092a864886f70d010706")  # 1.2.840.113549.1.7.6
 _NO_MAC = (
@@ -84,7 +84,7 @@ def load_pem_key(
 class KeyWork:
     """The work of deriving keys that some bytes in BER ask for, read without a password.
 
-    Each derivation has a sequence with a salt (OCTET STRING) and its numbers (INTEGER) behind it: MacData,
+    Each derivation has a sequence with a salt (OCTET STRING) and its numbers (INTEGER) after it: MacData,
     PBKDF2-params, PBEParameter, scrypt-params. Sequences within encrypted content are not seen; the MAC of a
     PKCS12 store, which is checked first, guards these. Lengths may be indefinite, as some programs write BER.
     """
@@ -126,7 +126,7 @@ class KeyWork:
         return count
 
     def _skip(self, at: int, end: int) -> int:
-        """The place behind the mark that ends an element of indefinite length."""
+        """The place after the mark that ends an element of indefinite length."""
         depth = 1
         while depth:
             tag, start, stop = self._header(at, end)
@@ -144,7 +144,7 @@ class KeyWork:
         """Read elements until ``end``, or until the mark of an indefinite length; return the place behind."""
         if depth > _DER_DEPTH_MAX:
             raise ValueError("nested too deeply")
-        numbers: list[int] | None = None  # behind a salt
+        numbers: list[int] | None = None  # after a salt
         while at < end:
             tag, start, stop = self._header(at, end)
             if self._is_strict and (stop is None or tag == _OCTETS | _CONSTRUCTED):

@@ -24,7 +24,7 @@ STALL_S = 0.003  # a call that takes longer is a stall
 CALLS_FIRST = 16  # wanted before the first call of the loop
 CALLS_PER_MS = 2
 CALLS_MAX = 512  # wanted after the longest stalls: a disk that stalled once becomes trusted again
-AVERAGE_CALLS = 16  # about so many calls make the average
+AVERAGE_CALLS = 16  # about this many calls make the average
 
 
 class LoopCalls:

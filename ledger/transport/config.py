@@ -27,9 +27,10 @@ class TransportConfig:
     connect_timeout_s: float = attrs.field(default=10.0, validator=gt(0))
     """For resolving the address, TCP, TLS and authentication together."""
     request_timeout_s: float = attrs.field(default=5.0, validator=gt(0))
-    """For a request without its own timeout; a long poll may take so much longer than it may be held."""
+    """For a request without its own timeout; a long poll may take this much longer than it may be held."""
     add_timeout_s: float = attrs.field(default=5.0, validator=gt(0))
-    """If replies to adds stay out for so long, the connection is given up; at most a quarter of it later."""
+    """If replies to adds stay out for this long, the connection is given up; at most a quarter of it
+    later."""
     queued_bytes_max: int = attrs.field(default=4 * 1024 * 1024, validator=ge(0))
     """If more bytes are queued for one bookie, producers should wait (``wait_writable``)."""
     tls: ssl.SSLContext | None = None

@@ -229,7 +229,7 @@ class ConnectionProtocol:
         """Take bytes from the socket; return the replies in them, in order.
 
         Check ``failure`` afterwards. If the bytes break the protocol, the replies in front of the error are
-        returned, and the requests behind it are among those that ``close`` returns.
+        returned, and the requests after it are among those that ``close`` returns.
         """
         assert not self._is_closed  # the owner drops the connection at ``close``
         received: list[Received] = []

@@ -136,7 +136,8 @@ class PipeStream(trio.abc.HalfCloseableStream):
             await trio.lowlevel.cancel_shielded_checkpoint()
 
     def can_send(self, size_bytes: int) -> bool:
-        """True if ``send_now`` may be called with so many bytes: no task sends, and the buffer has space."""
+        """True if ``send_now`` may be called with this many bytes: no task sends, and the buffer has
+        space."""
         out = self._out
         return not (self._sending.is_busy or out.no_more or out.is_receiver_closed) and out.has_capacity(
             size_bytes

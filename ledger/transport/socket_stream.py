@@ -42,7 +42,8 @@ class SocketStream(trio.abc.HalfCloseableStream):
         return f"<SocketStream on descriptor {self.socket.fileno()}>"
 
     def can_send(self, size_bytes: int) -> bool:
-        """True if ``send_now`` may be called with so many bytes: no task sends, and nothing left just now."""
+        """True if ``send_now`` may be called with this many bytes: no task sends, and nothing left just
+        now."""
         return (
             not self._is_sending
             and size_bytes <= SEND_NOW_BYTES_MAX

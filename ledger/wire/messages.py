@@ -46,7 +46,7 @@ class ReadRequest:
     timeout_ms: int | None = None  # v3, with previous_lac: reply at the latest after this time
     piggyback_entry: bool = False  # v3, with previous_lac: include entry previous_lac + 1
     wants_lac: bool = False  # v3, with previous_lac; ours: include a LAC packet that says more than the entry
-    replies_max: int = 1  # v3, with previous_lac; ours: a reply for each growth of the LAC, up to so many
+    replies_max: int = 1  # v3, with previous_lac; ours: a reply for each growth of the LAC, up to this many
 
 
 @attrs.frozen

@@ -23,7 +23,7 @@ offset  size  ADD              READ               BATCH READ         AUTH
 header: version << 24 | opcode << 16 | flags; in version 0 all of it is the opcode. Replies have no flags, but
 for one of ours: a batch read with the flag 0x4000, sent only within an embedded directory, may be answered
 with this flag and, instead of entries: log id (8), device (8), inode (8), offset (8), count n (4),
-n x start of an entry behind the offset (4, unsigned).
+n x start of an entry after the offset (4, unsigned).
 (*) only with the fencing flag, and then required: the bookie closes the connection of a fencing read without.
 AUTH replies have neither code nor ids. Bytes after the last field of a fixed layout are ignored, as in Java.
 

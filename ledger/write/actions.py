@@ -104,7 +104,7 @@ class Probe:
 class ReadMetadata:
     """Read the newest metadata; report with ``on_metadata_read`` or ``on_metadata_read_failed``."""
 
-    pause_s: float  # wait for so long first
+    pause_s: float  # wait for this long first
 
 
 Step = BeginRepair | ChooseReplacements | WriteChange | Wait | Probe | ReadMetadata

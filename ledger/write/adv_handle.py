@@ -1,6 +1,6 @@
 """The handle of a ledger whose caller chooses the ids of its entries.
 
-Inside: ids, gaps, the bound of entries that wait behind a gap. Not inside: the order (``entry_sequence``),
+Inside: ids, gaps, the bound of entries that wait after a gap. Not inside: the order (``entry_sequence``),
 writing (``write.handle``).
 Always: an entry is confirmed only when it and all before it are durable; each id is accepted once.
 
@@ -84,7 +84,7 @@ class AdvWriteHandle:
     async def wait_capacity(self, entry_id: int) -> None:
         """Return when there is capacity for this entry, or when the handle has ended.
 
-        Entries behind a gap use capacity until it is filled, so the entry that fills it never waits for them.
+        Entries after a gap use capacity until it is filled, so the entry that fills it never waits for them.
         """
         while True:
             await self._handle.wait_capacity()
@@ -99,7 +99,7 @@ class AdvWriteHandle:
     async def wait_confirmed(self, entry_id: int) -> None:
         """Return once the entry, and every one before it, is durable on an ack quorum.
 
-        An entry behind a gap waits until the gap is filled. If cancelled, the entry may or may not become
+        An entry after a gap waits until the gap is filled. If cancelled, the entry may or may not become
         durable later; the handle stays usable. Raises what ``WriteHandle.wait_confirmed`` raises.
         """
         await self._handle.wait_confirmed(entry_id)
@@ -125,7 +125,7 @@ class AdvWriteHandle:
     async def close(self) -> None:
         """Wait for the sent entries, then close the ledger at the last confirmed entry.
 
-        Entries behind a gap are not part of the ledger; a caller that waits for one gets
+        Entries after a gap are not part of the ledger; a caller that waits for one gets
         ``LedgerClosedError``. Otherwise as ``WriteHandle.close``.
         """
         await self._handle.close()

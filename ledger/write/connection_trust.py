@@ -1,7 +1,7 @@
 """The connections of one writer whose acknowledgements count at once.
 
 A bookie that was replaced at its address knows of no fence and accepts every add. As long as a connection
-lasts, the process behind it is the same; behind a new connection there may be another process. A connection
+lasts, the process behind it is the same; after a new connection there may be another process. A connection
 may also break while no reply is due, and then the transport reports no loss. Therefore the writer compares
 connections whenever a reply comes.
 

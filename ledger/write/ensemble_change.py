@@ -45,7 +45,7 @@ class EnsembleChange:
         )
 
     def check_found(self, metadata: LedgerMetadata) -> None:
-        """Raise unless the writer can go on with these metadata of an open ledger.
+        """Raise unless the writer can continue with these metadata of an open ledger.
 
         Raises:
             LedgerMetadataError: They hold what no client writes. They are left as they are.

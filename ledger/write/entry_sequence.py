@@ -1,11 +1,11 @@
 """Putting entries that come with ids, in any order, into the order of their ids.
 
-Inside: the entries behind a gap, the ids that were submitted. Not inside: writing (``write.handle``).
+Inside: the entries after a gap, the ids that were submitted. Not inside: writing (``write.handle``).
 Always: entries leave in the order of their ids without a gap; no id leaves twice.
 
 Apache's client sends an entry at once and holds back only its acknowledgement until the gap before it is
 filled. Here the entry itself is held back. Callers cannot see the difference, because nothing is promised
-before the acknowledgement. But no entry lies on bookies behind a gap, where a recovery would cut it off, and
+before the acknowledgement. But no entry lies on bookies after a gap, where a recovery would cut it off, and
 the lengths in entries grow with their ids.
 
 Source: LedgerHandleAdv.java; docs/protocol.md 5.10.
@@ -24,7 +24,7 @@ class EntrySequence:
 
     @property
     def waiting_count(self) -> int:
-        """Entries behind the gap."""
+        """Entries after the gap."""
         return len(self._waiting)
 
     def is_taken(self, entry_id: int) -> bool:

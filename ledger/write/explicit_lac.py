@@ -1,4 +1,4 @@
-"""Sending the LAC to bookies without an entry that carries it, so that readers can go on.
+"""Sending the LAC to bookies without an entry that carries it, so that readers can continue.
 
 Inside: when this is needed; sending it. Not inside: how readers use it (``lac_poll``, ``opening``).
 Always: the LAC that is sent is confirmed, and protected by the ledger's digest; a failure does no harm,

@@ -265,7 +265,7 @@ class WriteHandle:
         return range(first, last + 1)
 
     async def write_explicit_lac(self) -> None:
-        """Send the LAC to bookies now, instead of with the next entry, so that readers can go on.
+        """Send the LAC to bookies now, instead of with the next entry, so that readers can continue.
 
         If cancelled, some bookies may have it. Does nothing before the first confirmation.
 

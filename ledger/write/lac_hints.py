@@ -79,7 +79,7 @@ class LacHints:
             if self._timer is None:
                 self._timer = self._context.transport.timers.after(self._delay_s, self._look)
         elif not self._is_looking:
-            # A writer that goes on sends the LAC with its next entry, so a hint would be wasted work. A
+            # A writer that continues sends the LAC with its next entry, so a hint would be wasted work. A
             # caller that waits for this confirmation runs in the next turn, and may append again there.
             self._is_looking = True
             call_next_turn(self._look_next_turn)

@@ -108,7 +108,7 @@ def first_retained(
         if not (is_old or is_beyond or by_cursors_only):
             break
         # The segment of a cursor stays even if all of it is consumed. Once it is purged, nothing shows that
-        # no record lies behind the cursor, and a reader that opens there is refused.
+        # no record lies after the cursor, and a reader that opens there is refused.
         if retention.keep_unread and slowest is not None and slowest.segment_seqno <= segment.segment_seqno:
             break
         first = segment.first_dlsn.next_segment()

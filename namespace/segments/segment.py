@@ -66,7 +66,7 @@ class LogSegment:
     last_txid: int = INVALID_TXID  # of the last record; not always the greatest
     completed_ms: int = 0
     record_count: int = 0  # user records
-    last_entry_id: int = -1  # of the last user record; the ledger may go on (control records)
+    last_entry_id: int = -1  # of the last user record; the ledger may continue (control records)
     last_slot_id: int = -1
     min_active_entry_id: int = 0
     min_active_slot_id: int = 0

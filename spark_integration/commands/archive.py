@@ -98,9 +98,9 @@ def table(
 ) -> None:
     """Write the records of LOG, from its archive and from the log itself, to Parquet files.
 
-    Each record comes once, up to the present end of LOG, although archiving and truncation go on. The columns
-    are stream, segment, entry, slot, txid, payload and sequence. Start the command again after any failure.
-    If the files are there, nothing is written.
+    Each record comes once, up to the present end of LOG, although archiving and truncation continue. The
+    columns are stream, segment, entry, slot, txid, payload and sequence. Start the command again after any
+    failure. If the files are there, nothing is written.
     """
     with spark_session("dlog pipeline table", master, conf) as spark:
         from spark_integration.pipelines.archives import export_table

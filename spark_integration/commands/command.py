@@ -19,7 +19,7 @@ from spark_integration.commands.verify import verify
 def command() -> None:
     """Work on whole logs with Spark.
 
-    Each pipeline may be interrupted at any time and started again: it goes on, and does everything once.
+    Each pipeline may be interrupted at any time and started again: it continues, and does everything once.
     Needs PySpark and Java: pip install '.[spark]'.
     """
 

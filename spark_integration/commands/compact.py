@@ -48,7 +48,7 @@ def compact(
     """Write the last record of each key of LOG to a snapshot.
 
     The key is an expression of Spark SQL over payload, text (the payload as a string), txid, segment, entry
-    and slot. A reader reads the snapshot, and then LOG behind the printed position. If the snapshot is there,
+    and slot. A reader reads the snapshot, and then LOG after the printed position. If the snapshot is there,
     nothing is written, so the command may be repeated after any failure.
     """
     if (into is None) == (parquet is None):

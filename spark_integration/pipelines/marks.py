@@ -1,4 +1,4 @@
-"""Marks: up to where a pipeline has read a log, and where it continues when the log has gone on.
+"""Marks: up to where a pipeline has read a log, and where it continues when the log has continued.
 
 Pure. Always: a log that was deleted and created again is not taken for the one that was read, and records
 that are gone before they were read are an error.
@@ -54,7 +54,8 @@ def start_after(mark: Mark, segments: Sequence[SegmentDescription]) -> Position:
     # are as many as those through the position.
     first = later[0].start_sequence_id
     if first is None or first < mark.sequence:
-        # Purging keeps the newest completed segment, from which the numbers go on: it was deleted otherwise.
+        # Purging keeps the newest completed segment, from which the numbers continue: it was deleted
+        # otherwise.
         raise PipelineError(
             f"log {mark.log!r} in {mark.source}: all segments were deleted that were there when it was read"
             f" up to {mark}, so its record numbers began again, and nothing shows whether records before"

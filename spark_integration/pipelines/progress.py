@@ -1,6 +1,6 @@
 """The progress of a pipeline: what it reports after each step that a restart need not repeat.
 
-Always: the counts hold what earlier attempts have finished, so a restarted pipeline goes on where the last
+Always: the counts hold what earlier attempts have finished, so a restarted pipeline continues where the last
 one stopped; they never go down within an attempt. A report is made after the step is durable.
 """
 

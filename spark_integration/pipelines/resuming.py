@@ -12,7 +12,7 @@ def position_after(place: Place, mark: Mark) -> Position:
     """The position to read from.
 
     Raises:
-        PipelineError: The log is another one, or records behind the mark are truncated.
+        PipelineError: The log is another one, or records beyond the mark are truncated.
         dlog.DLogError: The log does not exist, or cannot be read.
     """
     description = place.call(lambda namespace: namespace.describe_log(mark.log))
@@ -26,7 +26,7 @@ def position_after(place: Place, mark: Mark) -> Position:
 
 
 def first_after(position: Position) -> dlog.DLSN:
-    """The first place behind a position. A record need not be there."""
+    """The first place after a position. A record need not be there."""
     if position.slot == WHOLE_ENTRY:
         return dlog.DLSN(position.segment, position.entry + 1, 0)
     return dlog.DLSN(position.segment, position.entry, position.slot + 1)

@@ -29,7 +29,7 @@ _TXID = struct.Struct(">q")
 class Block:
     """Rows of one stream. Pickling it costs no time for each row, as a list of payloads would."""
 
-    data: bytes = attrs.field(repr=False)  # the payloads, one behind the other
+    data: bytes = attrs.field(repr=False)  # the payloads, one after the other
     lengths: array[int] = attrs.field(repr=False)
     txids: array[int] | None = attrs.field(default=None, repr=False)  # None: the batch has one for all
 

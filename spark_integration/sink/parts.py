@@ -142,7 +142,7 @@ class _Task:
         self.rows = {}
 
     def _give_up(self) -> None:
-        # The task goes on, because the driver compares all rows with those that are there.
+        # The task continues, because the driver compares all rows with those that are there.
         self.is_repeated = True
         for writer in self.writers.values():
             writer.give_up()

@@ -78,7 +78,7 @@ def _space_text(spaces: Iterable[BookieSpace]) -> str:
 
 
 def _readable(size_bytes: int) -> str:
-    """In units of 1000, three digits behind the point, cut off and not rounded."""
+    """In units of 1000, three digits after the point, cut off and not rounded."""
     power = 0
     while size_bytes >= 1000 ** (power + 1) and power < len(_UNITS) - 1:
         power += 1

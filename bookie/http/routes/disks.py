@@ -41,7 +41,7 @@ async def last_log_mark(admin: Admin, request: AdminRequest) -> AdminReply:
 
 
 async def list_disk_file(admin: Admin, request: AdminRequest) -> AdminReply:
-    """``GET list_disk_file``: kind to the names of its files, each with a tab behind it."""
+    """``GET list_disk_file``: kind to the names of its files, each with a tab after it."""
     disk, storage = admin.need_disk(), admin.need_config().storage
     directories = {
         "journal": storage.journal_directories,

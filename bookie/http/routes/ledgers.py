@@ -64,7 +64,7 @@ async def list_ledgers(admin: Admin, request: AdminRequest) -> AdminReply:
 
 
 async def _ids(catalog: LedgerCatalog, skipped: int, most: int, *, is_page: bool) -> list[int]:
-    """The ids behind the first ``skipped``. Raises ``BadRequestError`` if they are too many and no page."""
+    """The ids after the first ``skipped``. Raises ``BadRequestError`` if they are too many and no page."""
     ids: list[int] = []
     async with contextlib.aclosing(catalog.ledger_ranges()) as ranges:
         async for found in ranges:

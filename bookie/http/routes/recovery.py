@@ -1,6 +1,6 @@
 """Auto-recovery of the cluster: the switch, marked ledgers, the auditor, and taking a bookie out.
 
-Always: at most one recovery of a bookie runs in this process; it goes on in the background, and its end is
+Always: at most one recovery of a bookie runs in this process; it continues in the background, and its end is
 logged and shown by ``GET autorecovery/bookie``.
 
 Source: AutoRecoveryStatusService.java, ListUnderReplicatedLedgerService.java, WhoIsAuditorService.java,

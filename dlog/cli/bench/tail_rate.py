@@ -30,7 +30,7 @@ from dlog.cli.terminal.signals import run
 
 SECONDS = 8  # of each system, without --records
 SIZE = 1024
-START_MARGIN_NS = 100_000_000  # both processes are ready; the first record is due so much later
+START_MARGIN_NS = 100_000_000  # both processes are ready; the first record is due this much later
 SLACK_S = 60  # beyond the schedule, before a system is given up
 
 

@@ -43,7 +43,7 @@ class Target:
 
 @contextlib.asynccontextmanager
 async def open_target(directory: Path, uri: str | None, bookies: int | None) -> AsyncIterator[Target]:
-    """The namespace ``uri``; a new cluster of so many ``bookies``; or, without both, a directory."""
+    """The namespace ``uri``; a new cluster of this many ``bookies``; or, without both, a directory."""
     if bookies is not None:
         os.environ.pop(ENVIRONMENT_VARIABLE, None)  # that file is for the bookies of another cluster
         async with open_local_cluster(directory / "cluster", bookie_count=bookies) as cluster:

@@ -3,7 +3,7 @@
 The transaction id of a line is its number. As a program, ``python -m dlog.cli.demo.writer URI LOG FILE``, it
 is the process that the demo kills. It prints a line of JSON for each acknowledged batch:
 ``{"acknowledged": 1200, "append_s": 0.0011}``.
-Always: a line is reported only after ``append`` has returned for it. The writer continues behind the last
+Always: a line is reported only after ``append`` has returned for it. The writer continues after the last
 record of the log.
 """
 

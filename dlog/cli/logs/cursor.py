@@ -108,7 +108,7 @@ def set_(log: str, name: str, uri: str, at: Position) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @uri_option
 def delete(log: str, names: tuple[str, ...], uri: str) -> None:
-    """Delete cursors of LOG. Their readers begin anew."""
+    """Delete cursors of LOG. Their readers begin again."""
 
     async def go() -> None:
         async with dlog.open_namespace(uri) as namespace:

@@ -72,7 +72,7 @@ def orphans(
         _print(found, as_json)
     if not delete:
         return ExitCode.OK
-    # An id that is no orphan goes on: its outcome tells the reason.
+    # An id that is no orphan continues: its outcome tells the reason.
     wanted = list(ledgers) or [each.ledger_id for each in found]
     if wanted and not yes:
         confirm(f"Delete {counted(len(wanted), 'ledger')} permanently?")

@@ -47,10 +47,10 @@ def command(
 ) -> None:
     """Move logs from the directory SOURCE (file:///DIRECTORY) to another namespace.
 
-    Writers and readers may work meanwhile. They go on at the target, if their processes reach it; records
+    Writers and readers may work meanwhile. They continue at the target, if their processes reach it; records
     keep their positions. Every segment is compared with its copy before the target takes records. --resume
-    goes on with an interrupted promotion. --undo works only before the hand-over is complete. The segments in
-    SOURCE stay until --purge.
+    continues with an interrupted promotion. --undo works only before the hand-over is complete. The segments
+    in SOURCE stay until --purge.
     """
     if to is None and action is None:
         raise click.UsageError("give the target with --to, or one of --resume, --undo, --status and --purge")

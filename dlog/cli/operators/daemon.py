@@ -63,7 +63,7 @@ def start(
     """Start `dlog PROGRAM ARGUMENTS` in the background; return when it serves.
 
     PROGRAM is bookie, autorecovery or zookeeper. The options of this command stand in front of it, those of
-    the program behind it: dlog daemon start --name b1 bookie --config b1.conf
+    the program after it: dlog daemon start --name b1 bookie --config b1.conf
     """
     from dlog.cluster.daemons import DaemonError, DaemonRunningError, Daemons
 

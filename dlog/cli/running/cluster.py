@@ -75,13 +75,13 @@ def start(
 
     The processes continue after this command ends. A process that runs already is left alone, so the command
     restarts what has stopped. ZooKeeper needs Java 17, and the extra `spark` for its jars. The page needs the
-    extra `admin`. The part of its address behind # is the token, which shows all records.
+    extra `admin`. The part of its address after # is the token, which shows all records.
 
     With --secure a new cluster gets an authority, certificates and mutual TLS with its bookies. The command
     prints the file with the settings of clients. It needs the extra `security`. A later start keeps it.
 
     With --hosts, the same on several hosts, on each of which `dlog` is installed. If a step fails on a host,
-    the programs that run go on. Exit code 6: a host is out of reach.
+    the programs that run continue. Exit code 6: a host is out of reach.
     """
     refuse_options(hosts, only, "bookies", "directory", "zookeeper_jars", "secure")
     if hosts is not None:

@@ -33,7 +33,7 @@ complete -o nosort -F _dlog_completion dlog
 def command(context: click.Context, shell: str) -> None:
     """Print the script that completes dlog's commands, options and names of logs in SHELL.
 
-    For bash 4.4 or later, add to ~/.bashrc: source <(dlog completion bash). For zsh, add to ~/.zshrc behind
+    For bash 4.4 or later, add to ~/.bashrc: source <(dlog completion bash). For zsh, add to ~/.zshrc after
     compinit: source <(dlog completion zsh). Names come from the namespace that the command would use; it is
     opened read-only, for two seconds at most.
     """

@@ -107,7 +107,7 @@ def _listed(uri: str, parent: str) -> list[str]:
 
 
 def _within(limit_s: float, call: Callable[[], list[str]]) -> list[str] | None:
-    """The result of a call; None if it fails or takes longer. It then goes on in its thread."""
+    """The result of a call; None if it fails or takes longer. It then continues in its thread."""
     results: list[Any] = []
 
     def run() -> None:

@@ -2,7 +2,7 @@
 
 ====================  =========================================================
 ``earliest``          the first record that is not truncated
-``latest``            behind the last record: only records written from now on
+``latest``            after the last record: only records written from now on
 ``7:42:0``            a DLSN: segment, entry, slot (``[7,42,0]`` as well)
 ``123456``            the first record with at least this transaction id
 ``2026-11-01T12:00``  a date and time (local time without an offset), for a log whose transaction ids are

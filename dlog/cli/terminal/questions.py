@@ -1,7 +1,7 @@
 """The question before a command that cannot be undone. Its option ``--yes`` answers it beforehand.
 
-Always: only the answer yes lets the command go on. Without an answer nothing is done, and the error says how
-to give one.
+Always: only the answer yes lets the command continue. Without an answer nothing is done, and the error says
+how to give one.
 """
 
 from __future__ import annotations

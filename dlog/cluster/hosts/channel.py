@@ -1,4 +1,4 @@
-"""Running a command on a host: by ssh, behind a prefix such as ``ip netns exec m1``, or on this machine.
+"""Running a command on a host: by ssh, after a prefix such as ``ip netns exec m1``, or on this machine.
 
 Inside: the command line on this machine, its time limit. Not inside: which commands (``programs``).
 Always: the words of a command reach the program on the host as they are; ssh's shell changes none of them.
@@ -49,7 +49,7 @@ def command_line(host: Host, words: Sequence[str]) -> list[str]:
 async def run_there(host: Host, command: Command, *, timeout_s: float) -> Outcome:
     """Run a command on a host; return when it has ended or the time is over.
 
-    If cancelled, or if the time is over, the command may go on on a host that ssh reaches.
+    If cancelled, or if the time is over, the command may continue on a host that ssh reaches.
     """
     line = command_line(host, command.words)
     with trio.move_on_after(timeout_s):

@@ -102,8 +102,8 @@ class HostedCluster:
         """Start the programs that do not run; return when they serve, or at the first step that failed.
 
         The steps: reach each host; write files; ZooKeeper; the cluster's metadata; bookies; the namespace;
-        auto-recovery. If bookies fail on some hosts, the steps behind go on as long as one bookie serves. If
-        cancelled, programs may have been started.
+        auto-recovery. If bookies fail on some hosts, the steps after continue as long as one bookie serves.
+        If cancelled, programs may have been started.
 
         Args:
             timeout_s: For each program to serve.

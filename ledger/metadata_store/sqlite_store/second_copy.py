@@ -6,8 +6,8 @@ copy may be behind, and is at most one change ahead; a killed process leaves it 
 
 Inside: reading, appending, writing it again. Not inside: the format (``copy_format``), the transactions
 (``database``).
-Always: the file has the old content or the new one when it is written again; an append goes behind the last
-change of the database; an error here fails no transaction, because a copy that is behind is written again.
+Always: the file has the old content or the new one when it is written again; an append goes after the last
+change of the database; an error here fails no transaction, because a copy that is after is written again.
 
 Source: our own; docs/storage-format.md 7.9.
 """
@@ -64,7 +64,7 @@ class SecondCopy:
         return changes
 
     def is_at(self, number: int, digest: bytes) -> bool:
-        """True if the next ``append`` can go behind this change; False: ``write`` the copy again."""
+        """True if the next ``append`` can go after this change; False: ``write`` the copy again."""
         if self._fd is None or self._at != (number, digest) or not os.fstat(self._fd).st_nlink:
             self._at = None
             for change in self.read():
@@ -73,7 +73,7 @@ class SecondCopy:
         return self._at is not None and self._end < max(_GROWN_BYTES, _GROWN_FACTOR * self._snapshot_bytes)
 
     def append(self, record: bytes, number: int, digest: bytes) -> None:
-        """Append a change behind the one of ``is_at``. ``OSError``: the copy is behind from now on."""
+        """Append a change after the one of ``is_at``. ``OSError``: the copy is behind from now on."""
         if self._fd is None or self._at is None:
             return
         self._at = None

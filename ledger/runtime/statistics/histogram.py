@@ -22,7 +22,7 @@ BUCKETS = _OCTAVES * _PER_OCTAVE
 
 
 def bucket_of(took_s: float) -> int:
-    """The index of the bucket that holds so many seconds."""
+    """The index of the bucket that holds this many seconds."""
     if took_s <= 0:
         return 0
     mantissa, exponent = math.frexp(took_s)
@@ -55,7 +55,7 @@ class Histogram:
     buckets: tuple[int, ...] = attrs.field(repr=False)
 
     def percentile(self, percent: float) -> float:
-        """The time that so many percent of the operations did not exceed, in seconds; NaN without samples.
+        """The time that this many percent of the operations did not exceed, in seconds; NaN without samples.
 
         It is at most 19 % too high.
 

@@ -129,7 +129,7 @@ class LoopThread:
         """Call ``begin`` in the loop; return its result once that is settled. Needs no task in the loop.
 
         None if ``begin`` returns None. Raises what ``begin`` raises. If this thread is interrupted, ``begin``
-        was called or never will be; what it began goes on.
+        was called or never will be; what it began continues.
         """
         self._check_caller()
         settled = threading.Lock()

@@ -44,7 +44,7 @@ class Timers:
         return f"<Timers, {sum(map(len, self._queues.values()))} running>"
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
-        """Call ``call()`` on the event loop after so many seconds, unless cancelled.
+        """Call ``call()`` on the event loop after this many seconds, unless cancelled.
 
         An error of the call is logged and ends nothing else.
         """

@@ -1,4 +1,4 @@
-"""Archiving the completed segments of a log, and truncating the log behind them.
+"""Archiving the completed segments of a log, and truncating what the archive holds.
 
 A run goes in steps, each for a group of segments: tasks write files, the driver compares what they wrote with
 the metadata of the log, then the manifest gets a part that names the files. Afterwards, if asked, tasks read
@@ -72,12 +72,12 @@ def archive(
     """Archive the completed segments of a log that are not in the archive yet.
 
     Payloads are archived as a reader sees them: those of an encrypted log in clear, if the keys are given.
-    A call that failed, was cancelled or died is repeated as it was: it goes on with what is missing.
+    A call that failed, was cancelled or died is repeated as it was: it continues with what is missing.
 
     Args:
         into: A directory, or its ``file:`` URI, which the driver and all executors have under this path. It
             is made if it does not exist. One archive is for one log.
-        truncate: Then truncate the log behind the archived segments, after they were read back.
+        truncate: Then truncate the archived segments, after they were read back.
         keep_segments: So many of the newest archived segments stay in the log.
         truncate_unread: Truncate also what a cursor of the log has not consumed.
         options: Of the client, as for the data source: ``configFile``, ``bookieSecurity``, ``keyFile``,

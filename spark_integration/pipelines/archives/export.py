@@ -54,7 +54,7 @@ def export_table(
     """Write the records of ``table``, up to the log's present end, to Parquet files; once.
 
     A call that is repeated after any failure begins again; one that is repeated after a success returns what
-    is there, also if the log has gone on.
+    is there, also if the log has continued.
 
     Args:
         archive: The directory of the archive.

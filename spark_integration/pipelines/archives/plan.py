@@ -56,7 +56,7 @@ def planned(manifest: Manifest, log: LogDescription) -> list[PlannedSegment]:
 
 
 def check_joined(manifest: Manifest, log: LogDescription) -> None:
-    """Raise unless the log goes on where the archive ends.
+    """Raise unless the log continues where the archive ends.
 
     Raises:
         ArchiveGapError: Records between the archive and the log were truncated.

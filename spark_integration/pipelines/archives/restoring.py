@@ -68,8 +68,8 @@ def restore(
     """Restore a log from an archive into a new or an empty log.
 
     Records keep their payloads, transaction ids and order; they get new positions. A call that failed, was
-    cancelled or died is repeated as it was: it goes on with what is missing. If the archive has grown since,
-    its new segments are restored too.
+    cancelled or died is repeated as it was: it continues with what is missing. If the archive has grown
+    since, its new segments are restored too.
 
     Args:
         archive: The directory of the archive, or its ``file:`` URI.

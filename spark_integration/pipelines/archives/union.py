@@ -1,7 +1,7 @@
 """Archive and log as one table: archived segments from the archive, later ones from the log.
 
-Always: the position decides, so no record is there twice or missing, although archiving and truncation go on.
-The manifest is read before the log; both are fixed when the table is made.
+Always: the position decides, so no record is there twice or missing, although archiving and truncation
+continue. The manifest is read before the log; both are fixed when the table is made.
 
 Source: our own; docs/pipelines.md.
 """
@@ -38,7 +38,7 @@ def table(
 
     The columns are those of the data source with ``includeSequence``. The rows have no order; sort by
     ``segment, entry, slot`` or by ``sequence``. Every action on the DataFrame reads the same records, or
-    fails: if the log is truncated behind its archive later, make the table again.
+    fails: if the log is truncated beyond its archive later, make the table again.
 
     Args:
         spark: A session with the data source (``spark_integration.register``).
@@ -55,7 +55,7 @@ def table(
     named = named_log(uri, log, options)
     directory, manifest = _opened(archive)
     check_joined(manifest, with_namespace(uri, named.options, lambda namespace: namespace.describe_log(log)))
-    # Not behind the last archived record: that position may be truncated, this one is the log's first then.
+    # Not after the last archived record: that position may be truncated, this one is the log's first then.
     following = [(manifest.last_segment or 0) + 1, -1, -1] if manifest.segments else "earliest"
     live = (
         spark.read.format("dlog")

@@ -111,7 +111,7 @@ def compact(
 
 
 def read_snapshot(uri: str, log: str, *, options: Mapping[str, str] | None = None) -> SnapshotManifest:
-    """The manifest of a snapshot log. A reader reads that log, and then the source behind ``mark.position``.
+    """The manifest of a snapshot log. A reader reads that log, and then the source after ``mark.position``.
 
     Raises:
         PipelineError: The log is no snapshot, or its manifest does not parse.

@@ -108,7 +108,7 @@ def copy_logs(
         spark: The session whose tasks copy, or another way to run them.
         logs: Names of logs of the source.
         pattern: Further logs, as of ``Namespace.list_logs``.
-        prefix: The copy of a log has its name behind this text.
+        prefix: The copy of a log has its name after this text.
         source_name: The name of the source in the copies; None: ``source_uri``. A copy accepts records of
             this source only, so keep the name if the URI changes.
         cursors: The copies get the cursors of the sources, at the same records. A cursor never goes back.

@@ -69,7 +69,7 @@ class StateCopy:
         """True if no record can follow those that are copied."""
         if not self.source.call(lambda namespace: namespace.describe_log(self.log)).is_sealed:
             return False
-        return self.source.log(self.log).tail() <= self.end  # after the seal, so nothing comes behind it
+        return self.source.log(self.log).tail() <= self.end  # after the seal, so nothing comes after it
 
     def _take_cursors(self, note: CopyNote) -> None:
         copied_before = first_after(note.position)
@@ -102,7 +102,7 @@ def not_a_copy(into: str, target: Place) -> PipelineError:
 
 
 def place_of_record(namespace: dlog.blocking.Namespace, log: str, number: int) -> dlog.DLSN | None:
-    """The position of a record by its number in the log, from 0; the place behind the last one.
+    """The position of a record by its number in the log, from 0; the place after the last one.
 
     None if the log has no record. If the record is not in the log any more, the first one that is left.
     """

@@ -20,7 +20,7 @@ def next_parts(whole: Range, measured: Sequence[Piece], *, part_bytes: int, part
     Args:
         measured: The pieces of the range.
         part_bytes: About the size of a part.
-        parts_max: The step has at most so many. The rest of the range is left to the next step.
+        parts_max: The step has at most this many. The rest of the range is left to the next step.
     """
     if whole.is_empty:
         return []

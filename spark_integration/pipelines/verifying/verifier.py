@@ -138,7 +138,7 @@ class _Verification:
         return known is not None and known.is_done(segment.described)
 
     def _rounds(self, todo: Sequence[_Segment]) -> Iterator[list[_Segment]]:
-        """Whole segments with about so many tasks that every core is busy."""
+        """Whole segments with about this many tasks that every core is busy."""
         chunk: list[_Segment] = []
         tasks = 0
         for each in todo:

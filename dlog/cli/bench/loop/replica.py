@@ -18,7 +18,7 @@ from dlog.cli.bench.work.job import Job
 from dlog.cli.bench.work.link import Link
 
 CONSUMER = "consumer"  # the socket that the consumer connects to
-FRAME = struct.Struct(">qq")  # the confirmed bytes of the log; the length of the records behind the frame
+FRAME = struct.Struct(">qq")  # the confirmed bytes of the log; the length of the records after the frame
 REPLY = struct.Struct(">q")  # the bytes of the log that the replica has synced
 RECEIVE_BYTES = 1 << 20
 RING_BYTES = 64 << 20

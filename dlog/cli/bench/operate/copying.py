@@ -11,7 +11,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def copy_floor_s(directory: Path, size_bytes: int) -> float:
-    """Seconds to copy a file of so many bytes and to sync the copy. The page cache holds the source.
+    """Seconds to copy a file of this many bytes and to sync the copy. The page cache holds the source.
 
     Raises:
         OSError: The disk is full.

@@ -48,7 +48,7 @@ def trivial_page() -> Iterator[str]:
 
 
 async def measure_paint(directory: Path, loads: int) -> list[dict[str, object]]:
-    """The rows of the page and of the trivial one: medians of so many loads.
+    """The rows of the page and of the trivial one: medians of this many loads.
 
     Raises:
         BenchError: The browser did not start, or did not paint.

@@ -59,7 +59,7 @@ class RepairOptions:
 
 
 def options_for(mib: int, *, size: int, ledgers: int, **more: float) -> RepairOptions:
-    """Entries for so many MiB on the lost bookie, at least one for each ledger."""
+    """Entries for this many MiB on the lost bookie, at least one for each ledger."""
     entries = max(1, (mib << 20) // size // ledgers)
     return RepairOptions(ledgers=ledgers, entries=entries, size=size, **more)  # type: ignore[arg-type]
 
@@ -193,7 +193,7 @@ async def _kill_and_watch(
 
 
 async def count_replicas(client: LedgerClient, ledgers: Sequence[int], entries: int) -> int:
-    """The number of replicas that the bookies of the ensembles list; each ledger has so many ``entries``.
+    """The number of replicas that the bookies of the ensembles list; each ledger has this many ``entries``.
 
     Raises:
         BenchError: It is not ``REPLICAS`` for each entry.

@@ -105,7 +105,7 @@ class RedisConnection:
         return line
 
     def _exactly(self, size: int) -> bytes:
-        """The next ``size`` bytes; the line end behind them is skipped."""
+        """The next ``size`` bytes; the line end after them is skipped."""
         while len(self._buffer) < self._position + size + 2:
             self._receive()
         data = bytes(self._buffer[self._position : self._position + size])

@@ -34,7 +34,7 @@ class SqliteWriter:
 
 
 class SqliteReader:
-    """Selects the records behind the last one."""
+    """Selects the records after the last one."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database

@@ -23,7 +23,7 @@ import trio
 from dlog.cli.bench.work.job import Job, decode_job
 
 ROOT = Path(__file__).parents[4]
-LAST_WORDS_S = 10  # a process that was told to stop is killed after so long
+LAST_WORDS_S = 10  # a process that was told to stop is killed after this long
 ORPHANED = 3  # exit status of a process whose command is gone
 
 
