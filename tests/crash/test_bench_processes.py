@@ -44,6 +44,7 @@ def has_ended(pidfd: int, *, timeout_ms: int) -> bool:
     return bool(poll.poll(timeout_ms))
 
 
+@pytest.mark.slow
 def test_a_process_ends_when_the_command_is_killed(tmp_path: Path) -> None:
     command = subprocess.Popen(
         [sys.executable, "-c", COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -62,6 +63,7 @@ def test_a_process_ends_when_the_command_is_killed(tmp_path: Path) -> None:
         os.close(pidfd)
 
 
+@pytest.mark.slow
 async def test_a_process_is_killed_when_the_command_fails(tmp_path: Path) -> None:
     pidfds: list[int] = []
 
@@ -78,6 +80,7 @@ async def test_a_process_is_killed_when_the_command_fails(tmp_path: Path) -> Non
     os.close(pidfds[0])
 
 
+@pytest.mark.slow
 async def test_a_process_that_fails_is_reported_with_its_role(tmp_path: Path) -> None:
     with trio.fail_after(60):
         async with open_worker(job(tmp_path / "missing", role="consume")) as worker:

@@ -108,7 +108,7 @@ async def test_full_at_any_write_freed_in_small_steps_and_opened_twenty_times_no
     disk = SimulatedDisk()
     await work(disk, AcknowledgedState(), random.Random(7), 30, config)
     fresh_bytes, steps = sizes(disk), disk.steps
-    for full_at in sampled(range(10, steps, 25)):
+    for full_at in sampled(range(10, steps, 25), 2):
         rng = random.Random(full_at)
         disk, acknowledged = SimulatedDisk(), AcknowledgedState()
         disk.full_at = full_at

@@ -55,6 +55,7 @@ def test_a_configuration_that_cannot_be_used_is_an_error(tmp_path: Path) -> None
         client_address(tmp_path / "zoo.cfg")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["serves", "ends"])
 def test_the_starter_hears_when_the_server_serves_and_only_then(state: str, tmp_path: Path) -> None:
     with socket.socket() as listener, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as waiting:

@@ -78,6 +78,7 @@ async def test_a_recovery_from_a_forging_bookie_ends_undecided_at_its_limit_and_
             assert [one.payload for one in found][: len(HONEST)] == HONEST
 
 
+@pytest.mark.slow
 async def test_a_recovery_from_a_forging_bookie_says_where_it_is_and_ends_when_it_is_cancelled(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
