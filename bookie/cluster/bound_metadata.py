@@ -212,7 +212,7 @@ class _Judgement:
         )
 
 
-async def _judge(
+async def _decide(
     store: MetadataStore,
     root: str,
     layout: Layout,
@@ -247,7 +247,7 @@ async def check_metadata(
     """
     if ACCEPT not in await disk.run(disk.list_directory, directory):
         instance_id = await read_instance_id(store, root) or ""
-        judged = await _judge(store, root, layout, disk, directory, on_disk, instance_id)
+        judged = await _decide(store, root, layout, disk, directory, on_disk, instance_id)
         judged.check(directory)
 
 
@@ -276,7 +276,7 @@ async def bind_metadata(
     """
     path = directory / METADATA
     instance_id = await _instance_id(store, root)
-    judged = await _judge(store, root, layout, disk, directory, on_disk, instance_id)
+    judged = await _decide(store, root, layout, disk, directory, on_disk, instance_id)
     verdict, binding, given_out = judged.verdict, judged.binding, judged.given_out
     if await disk.run(_remove, disk, directory / ACCEPT):
         log.warning("%s: the metadata is accepted because of the file %s", directory, ACCEPT)

@@ -4,7 +4,7 @@ Inside: reading it from the log's map, or from the records if the map is invalid
 between rounds of garbage collection. Not inside: decisions of garbage collection.
 Always: a summary exists only for a log that was read to its end; for others ``FormatError`` is raised. A
 crash may tear the end of a log that was never completed: ``torn_at`` is the offset where its summary ends.
-Such a summary is exhaustive only after a scan of the index has found no entry behind that offset.
+Such a summary is exhaustive only after a scan of the index has found no entry after that offset.
 
 Source: EntryLogMetadata.java, GarbageCollectorThread.java (extractMetaFromEntryLogs); apache/bookkeeper#2264,
 #3901, #4544, #4607.
@@ -111,7 +111,7 @@ class SummaryScan:
         scan = self._scan
         if scan.damage is not None and self._is_end_known:
             raise FormatError(f"{self._path}: {scan.damage}")
-        # A power cut may leave holes in unsynced parts, with any bytes behind them.
+        # A power cut may leave holes in unsynced parts, with any bytes after them.
         torn_at = None if scan.damage is None and scan.torn_at is None else scan.position
         if self._is_header_lost:
             torn_at = 0

@@ -161,7 +161,7 @@ class CompactionCopy:
         scan = self._scan
         assert scan is not None  # ``step`` makes it before
         is_cut = scan.damage is not None or scan.torn_at is not None
-        # Of a log that was never completed, the index references no entry behind ``torn_at``.
+        # Of a log that was never completed, the index references no entry after ``torn_at``.
         if is_cut and (source.torn_at is None or scan.position < source.torn_at):
             why = scan.damage or "a record is cut short"
             raise SourceUnreadableError(source.log_id, f"at offset {scan.position}: {why}")

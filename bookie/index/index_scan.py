@@ -31,7 +31,7 @@ def greatest_log_id(index: EntryIndex) -> int:
 def referenced_logs(
     index: EntryIndex, offsets: Mapping[int, int], ledger_ids: Iterable[int] | None = None
 ) -> set[int]:
-    """Those of the logs (id -> offset) in which the index references an entry at or behind the offset.
+    """Those of the logs (id -> offset) in which the index references an entry at or after the offset.
 
     ``ledger_ids``: the ledgers to scan; None: all, which reads the whole index.
     """

@@ -398,7 +398,7 @@ class EntryReads:
 
 
 def _joined(parts: list[PackedEntries], bodies: list[bytes]) -> Sequence[bytes]:
-    """All entries of a batch: those in parts, and those behind them."""
+    """All entries of a batch: those in parts, and those after them."""
     if not parts:
         return bodies
     return join_entries([*parts, pack_entries(bodies)] if bodies else parts)

@@ -60,7 +60,7 @@ class Storage:
         marks: Marks,
         failure: Failure,
     ) -> None:
-        """``marks``: the marks found on disk, behind which the journals are still to be replayed."""
+        """``marks``: the marks found on disk, after which the journals are still to be replayed."""
         self.stores = stores
         self.identify_log: IdentifyLog | None = None  # set if the clients can open the entry logs
         self.journals = journals

@@ -139,7 +139,7 @@ class LogReader:
                 self._loop.run(self._find_gap, ahead, exc)
 
     async def _find_gap(self, ahead: ReadAhead, error: DLogError) -> None:
-        """In the loop: store the gap behind which the reader continues now."""
+        """In the loop: store the gap after which the reader continues now."""
         gap = await self._reader._gap_after(ahead, error)
         with self._guard:
             self._gap = gap or self._gap

@@ -33,7 +33,7 @@ class RecordBatch(Sequence[Record]):
 
     def __init__(self, runs: Iterable[RecordRun] = ()) -> None:
         self._runs = [each for each in runs if len(each)]
-        self._stops = list(accumulate(map(len, self._runs)))  # the index behind each run
+        self._stops = list(accumulate(map(len, self._runs)))  # the index after each run
         self._columns: dict[str, array[int]] = {}
 
     @staticmethod

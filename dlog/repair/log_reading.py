@@ -122,7 +122,7 @@ async def with_ends(
         on_progress(start, len(wanted))
         await for_each(look, wanted[start : start + LEDGERS_AT_ONCE])
     on_progress(len(wanted), len(wanted))
-    # A segment that was completed or deleted meanwhile is not judged by the end that it had before.
+    # A segment that was completed or deleted meanwhile is not checked by the end that it had before.
     now = await read_state(place)
     seen = {each.stored.value for each in state.segments}
     kept = {each.segment.ledger_id for each in now.segments if each.segment and each.stored.value in seen}

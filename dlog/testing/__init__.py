@@ -1,6 +1,6 @@
 """Testing services that use logs.
 
-Inside: a namespace in memory on a simulated disk (``open_world``), the history of logs and its judgement.
+Inside: a namespace in memory on a simulated disk (``open_world``), the history of logs and its checker.
 Not inside: pytest and Hypothesis, which only ``plugin`` and ``strategies`` import. Begin with ``World``.
 """
 

@@ -1,9 +1,9 @@
-"""The history of logs, and its judgement: loss, repetition, order, gaps.
+"""The history of logs, and its checker: loss, repetition, order, gaps.
 
 Inside: the outcome of each record that was submitted, the records that each reader returned, the rules
 (``Rule``). Not inside: recording (``dlog.testing.recording``), reading a log to its
 end.
-Always: the judgement follows from submissions, acknowledgements and returned records alone, so it uses no
+Always: the verdict follows from submissions, acknowledgements and returned records alone, so it uses no
 code of the library but the values ``DLSN`` and ``RecordOutcome``; a record with an unknown outcome may be in
 the log once or not at all.
 

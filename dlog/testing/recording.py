@@ -1,7 +1,7 @@
 """Recording the records of writers and readers in a history.
 
 Inside: the recorder of one writer; recording all writers and readers of worlds.
-Not inside: judging (``dlog.testing.history``).
+Not inside: checking (``dlog.testing.history``).
 Always: a record is noted when the writer takes it, before any reader can see it; its outcome is noted when it
 is decided, whether or not the caller still waits.
 """

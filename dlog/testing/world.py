@@ -1,7 +1,7 @@
 """A namespace in memory, on a disk that a test can cut, slow, fill and damage.
 
 Inside: the machine of one namespace (``World``): its disk, its metadata, its bookie while a program uses it,
-the history of its logs. Not inside: the disk (``disk``, ``platter``), judging (``history``).
+the history of its logs. Not inside: the disk (``disk``, ``platter``), checking (``history``).
 Always: the bookie is the one of a directory, with its journal, index and entry logs; only the files are
 simulated. Metadata are durable at once. After a power cut nothing that the dead process does has an effect.
 
@@ -67,7 +67,7 @@ class WorldHistory(History):
         self._world = world
 
     def check(self) -> None:
-        """Read every log, judge it, and raise HistoryViolationError if a rule did not hold.
+        """Read every log, check it, and raise HistoryViolationError if a rule did not hold.
 
         It switches the power on. Inside a running trio loop, await ``World.judge`` instead.
         """

@@ -117,7 +117,7 @@ async def open_log_writer(
         follow: Finds the log where it was promoted to; None for a log that cannot be promoted.
         wait_promoted: Returns when it is handed over to another namespace.
     """
-    patience = RetryPolicy(timeout_s=config.retry_timeout_s, pause_s=config.retry_pause_s)
+    retries = RetryPolicy(timeout_s=config.retry_timeout_s, pause_s=config.retry_pause_s)
     async with open_service_tasks() as tasks:
         newest: SegmentRoller | None = None
         has_written = False
@@ -168,7 +168,7 @@ async def open_log_writer(
             return roller
 
         async def begin(failed_before: Sequence[Batch]) -> SegmentRoller:
-            return await patience.while_store_is_away(
+            return await retries.while_store_is_away(
                 lambda: take_over(failed_before), store, subject=f"log {log.name}: opening it for writing"
             )
 

@@ -1,10 +1,10 @@
 """Whether the replicas of a closed ledger are placed as the policy prescribes.
 
-Inside: the judgement of one ledger and of one fragment, as pure functions; the numbers of a check of all
+Inside: the check of one ledger and of one fragment, as pure functions; the numbers of a check of all
 ledgers. Not inside: the rules of placement (``ledger.placement.spread_policy``), marking (``auditor``),
 moving replicas (``ledger_restorer``).
-Always: a fragment is judged only if all its bookies are registered and their locations are known. A source of
-locations that fails must not make a whole cluster look badly placed; a bookie that is away is left to the
+Always: a fragment is checked only if all its bookies are registered and their locations are known. A source
+of locations that fails must not make a whole cluster look badly placed; a bookie that is away is left to the
 audit.
 
 Source: AuditorPlacementPolicyCheckTask.java; docs/autorecovery.md.
@@ -25,7 +25,7 @@ from ledger.placement.topology import Topology
 
 
 class Placing(enum.Enum):
-    """The judgement of one fragment or ledger."""
+    """The result for one fragment or ledger."""
 
     GOOD = "good"
     BAD = "bad"
@@ -50,7 +50,7 @@ class PlacementFindings:
         self.unknown += placing is Placing.UNKNOWN
 
 
-def judge_fragment(
+def fragment_placing(
     fragment: Fragment,
     ack_quorum: int,
     config: PlacementConfig,
@@ -66,12 +66,12 @@ def judge_fragment(
     return Placing.GOOD if found is Adherence.MEETS else Placing.BAD
 
 
-def judge_ledger(
+def ledger_placing(
     metadata: LedgerMetadata, config: PlacementConfig, topology: Topology, registered: Collection[str]
 ) -> Placing:
     """Judge a closed ledger: bad if any fragment is, else unknown if any is."""
     found = {
-        judge_fragment(one, metadata.ack_quorum, config, topology, registered)
+        fragment_placing(one, metadata.ack_quorum, config, topology, registered)
         for one in fragments_of(metadata, metadata.last_entry_id)
     }
     return next((one for one in (Placing.BAD, Placing.UNKNOWN) if one in found), Placing.GOOD)

@@ -26,7 +26,7 @@ from ledger.errors import LedgerError, MetadataFormatError, NoSuchLedgerError
 from ledger.fragments.entry_lists import EntryLists
 from ledger.fragments.fragments import fragments_of
 from ledger.fragments.ledger_check import LedgerCheck, last_entry_of
-from ledger.fragments.placement_check import PlacementFindings, Placing, judge_ledger
+from ledger.fragments.placement_check import PlacementFindings, Placing, ledger_placing
 from ledger.fragments.registered import read_cookie_owners, read_registered
 from ledger.fragments.replicas_check import NOTHING, ReplicaCount, ReplicaFindings
 from ledger.metadata_store.errors import ConnectionLostError, SessionExpiredError
@@ -231,7 +231,7 @@ class Auditor:
         async def check(current: Versioned) -> None:
             if not current.metadata.is_closed:
                 return
-            placing = judge_ledger(current.metadata, placer.config, topology, registered.all)
+            placing = ledger_placing(current.metadata, placer.config, topology, registered.all)
             found.count(placing)
             if (
                 placing is Placing.BAD

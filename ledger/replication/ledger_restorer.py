@@ -28,7 +28,7 @@ from ledger.digest import EntryCodec
 from ledger.errors import BookieError, LedgerError, NoSuchLedgerError, TooManyRequestsRefusal
 from ledger.fragments.fragments import ReplaceReplicas, fragments_of, needs_closing
 from ledger.fragments.ledger_check import BadFragment, CheckResult, LedgerCheck, last_entry_of
-from ledger.fragments.placement_check import Placing, judge_fragment
+from ledger.fragments.placement_check import Placing, fragment_placing
 from ledger.fragments.registered import RegisteredBookies, read_registered
 from ledger.metadata_store.store import MetadataStore
 from ledger.placement.membership import Membership
@@ -278,7 +278,7 @@ class LedgerRestorer:
         metadata, topology = current.metadata, await placer.located()
         is_tried = False
         for fragment in fragments_of(metadata, checked.lac):
-            judged = judge_fragment(
+            judged = fragment_placing(
                 fragment, metadata.ack_quorum, placer.config, topology, checked.registered.all
             )
             if not fragment.is_final or judged is not Placing.BAD:

@@ -141,7 +141,8 @@ class KeyWork:
         return at
 
     def _walk(self, at: int, end: int, depth: int) -> int:
-        """Read elements until ``end``, or until the mark of an indefinite length; return the place behind."""
+        """Read elements until ``end``, or until the mark of an indefinite length; return the place after
+        it."""
         if depth > _DER_DEPTH_MAX:
             raise ValueError("nested too deeply")
         numbers: list[int] | None = None  # after a salt

@@ -29,7 +29,7 @@ from ledger.runtime.tasks.timers import Timer
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest, Reply, WriteLacRequest
 from ledger.write.explicit_lac import Position
 
-PATIENCE = 16  # confirmations of a caller that appended again at once
+DELAYS = 16  # confirmations of a caller that appended again at once
 ASK_AGAIN_S = 10.0  # a bookie that gave no answer
 
 _QUESTION = BookieInfoRequest(total_disk_capacity=False, free_disk_space=False, features=True)
@@ -55,7 +55,7 @@ class LacHints:
         self._ledger_id, self._codec, self._context = ledger_id, codec, context
         self._position, self._bookies, self._delay_s = position, bookies, delay_s
         self._timer: Timer | None = None
-        self._patience = 0  # confirmations for which the delay is waited
+        self._delays_left = 0  # confirmations for which the delay is waited
         self._is_looking = False  # in one of the next turns of the loop
         self._is_over = False
         self._hinted = -1
@@ -70,12 +70,12 @@ class LacHints:
             return
         if lac <= self._hinted or self._position.last_pushed > lac:
             return  # it was hinted, or the confirmation of the entry in flight calls again
-        if not self._patience and trio.current_time() - self._hinted_s < self._delay_s:
+        if not self._delays_left and trio.current_time() - self._hinted_s < self._delay_s:
             # The last hint was wasted work: its LAC came with this entry soon afterwards. So it is with a
             # caller in another thread, which needs some turns of the loop until it appends again.
-            self._patience = PATIENCE
-        if self._patience:
-            self._patience -= 1
+            self._delays_left = DELAYS
+        if self._delays_left:
+            self._delays_left -= 1
             if self._timer is None:
                 self._timer = self._context.transport.timers.after(self._delay_s, self._look)
         elif not self._is_looking:
@@ -96,7 +96,7 @@ class LacHints:
     def _look_now(self) -> None:
         self._is_looking = False
         if self._position.last_pushed > self._position.lac:
-            self._patience = PATIENCE
+            self._delays_left = DELAYS
         else:
             self._look()
 

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from ledger.config import ClientConfig
-from ledger.fragments.placement_check import Placing, judge_ledger
+from ledger.fragments.placement_check import Placing, ledger_placing
 from ledger.metadata import Ensemble, LedgerMetadata
 from ledger.placement.config import FixedLocations, PlacementConfig, PlacementPolicy
 from ledger.placement.topology import Topology
@@ -47,15 +47,15 @@ def closed(*ensembles: tuple[str, ...], last: int = 99) -> LedgerMetadata:
 def test_a_ledger_is_judged_by_each_fragment_with_entries(
     metadata: LedgerMetadata, expected: Placing
 ) -> None:
-    assert judge_ledger(metadata, RACKS, TOPOLOGY, ALL) is expected
+    assert ledger_placing(metadata, RACKS, TOPOLOGY, ALL) is expected
 
 
 def test_a_bookie_that_is_away_is_left_to_the_audit() -> None:
-    assert judge_ledger(closed(("a1", "a2")), RACKS, TOPOLOGY, {"a1", "b1"}) is Placing.UNKNOWN
+    assert ledger_placing(closed(("a1", "a2")), RACKS, TOPOLOGY, {"a1", "b1"}) is Placing.UNKNOWN
 
 
 def test_without_racks_every_placement_is_good() -> None:
-    assert judge_ledger(closed(("a1", "a2")), PlacementConfig(), TOPOLOGY, ALL) is Placing.GOOD
+    assert ledger_placing(closed(("a1", "a2")), PlacementConfig(), TOPOLOGY, ALL) is Placing.GOOD
 
 
 def in_racks(locations: Mapping[str, str]) -> ClientConfig:

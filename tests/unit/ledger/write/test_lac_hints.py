@@ -18,7 +18,7 @@ from ledger.errors import BookieUnavailableError
 from ledger.runtime.tasks.next_turn import call_next_turn
 from ledger.runtime.tasks.timers import Timers
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest, Reply, WriteLacRequest
-from ledger.write.lac_hints import ASK_AGAIN_S, PATIENCE, LacHints
+from ledger.write.lac_hints import ASK_AGAIN_S, DELAYS, LacHints
 
 CODEC = EntryCodec(DigestType.CRC32C, b"")
 DELAY_S = 0.001
@@ -199,15 +199,15 @@ async def test_a_caller_that_appends_again_at_once_costs_no_hint_and_soon_no_loo
 
     monkeypatch.setattr("ledger.write.lac_hints.call_next_turn", noted)
     hints = hints_of(network, "b1", known={"b1": True})
-    for lac in range(PATIENCE):
+    for lac in range(DELAYS):
         network.lac = network.last_pushed = lac
         hints.on_confirmed(lac, None)
         await trio.lowlevel.checkpoint()
         network.last_pushed = lac + 1  # the caller's next append
         await trio.testing.wait_all_tasks_blocked()
     assert (network.hints, len(looks)) == ([], 2)
-    await confirm(network, hints, PATIENCE)
-    assert network.hints == [("b1", PATIENCE)], "by the timer"
+    await confirm(network, hints, DELAYS)
+    assert network.hints == [("b1", DELAYS)], "by the timer"
 
 
 async def test_a_caller_that_appends_again_soon_after_a_hint_costs_no_more_of_them(
@@ -215,20 +215,20 @@ async def test_a_caller_that_appends_again_soon_after_a_hint_costs_no_more_of_th
 ) -> None:
     """A caller in another thread appends again too late for the look, and before a hint is of use."""
     hints = hints_of(network, "b1", known={"b1": True})
-    for lac in range(PATIENCE):
+    for lac in range(DELAYS):
         network.lac = network.last_pushed = lac
         hints.on_confirmed(lac, None)
         await trio.sleep(DELAY_S / 10)
     assert network.hints[0] == ("b1", 0)
     assert len(network.hints) <= 3, "the timer hints once in each delay"
     await trio.sleep(DELAY_S)
-    assert network.hints[-1] == ("b1", PATIENCE - 1)
+    assert network.hints[-1] == ("b1", DELAYS - 1)
 
 
 async def test_a_caller_that_appends_less_often_than_that_gets_a_hint_for_each_append(
     network: Network, autojump_clock: MockClock
 ) -> None:
     hints = hints_of(network, "b1", known={"b1": True})
-    for lac in range(PATIENCE):
+    for lac in range(DELAYS):
         await confirm(network, hints, lac)
-    assert network.hints == [("b1", lac) for lac in range(PATIENCE)]
+    assert network.hints == [("b1", lac) for lac in range(DELAYS)]
