@@ -62,7 +62,9 @@ class ProcessDisk(Disk):
                 troubles.cut_at_step = None
                 troubles.on_cut()
                 raise ProcessGoneError(f"{what}: the process was killed")
-        if troubles.is_full and grows:
+        if troubles.is_full and grows and troubles.growths_left > 0:
+            troubles.growths_left -= 1
+        elif troubles.is_full and grows:
             platter.counts["disk full"] += 1
             raise OSError(errno.ENOSPC, f"no space left: {what}", str(path))
         chance = troubles.sync_error if sync else troubles.write_error

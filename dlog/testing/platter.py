@@ -216,6 +216,7 @@ class Troubles:
     write_error: float = 0.0
     sync_error: float = 0.0
     is_full: bool = False
+    growths_left: int = 0  # operations that still find room on a full disk
     slowness: float = 1.0
     cut_at_step: int | None = None  # the power is cut, or the process killed, at this step from now
     # Which steps count: "sync" (a cut there is certain to lose something), "journal" (its syncs), "" all.

@@ -26,6 +26,7 @@ import trio
 import trio.testing
 
 from bookie.damage.scrubber import ScrubConfig
+from bookie.disk.disk import no_space
 from bookie.errors import BookieServerError
 from bookie.journal.files import JournalConfig
 from bookie.main import Bookie, open_bookie
@@ -56,6 +57,7 @@ T = TypeVar("T")
 BOOKIE_ID = "embedded:1"
 LEDGERS_ROOT = "/ledgers"
 DIRECTORY = Path("/bookie")
+FULL_PAUSE_S = 0.5  # between two looks at a full disk
 _numbers = itertools.count(1)
 
 
@@ -189,13 +191,21 @@ class World:
             self._platter.latency_s = before
 
     @contextmanager
-    def full_disk(self) -> Iterator[None]:
-        """A block in which the disk takes no new bytes."""
-        self._platter.troubles.is_full = True
+    def full_disk(self, *, after_writes: int = 0) -> Iterator[None]:
+        """A block in which the disk takes no new bytes.
+
+        Acknowledged records are read as before. Appends raise ``DiskFullError``; a moment after the block
+        the same namespace takes them again.
+
+        Args:
+            after_writes: The number of writes that still find room.
+        """
+        troubles = self._platter.troubles
+        troubles.is_full, troubles.growths_left = True, after_writes
         try:
             yield
         finally:
-            self._platter.troubles.is_full = False
+            troubles.is_full, troubles.growths_left = False, 0
 
     @contextmanager
     def disk_errors(self, *, read: float = 0.0, write: float = 0.0, sync: float = 0.0) -> Iterator[None]:
@@ -278,28 +288,57 @@ class World:
         self._disk = disk = ProcessDisk(self._platter, lambda: None)
         is_started = False
         try:
-            async with trio.open_nursery() as jobs:
-                self._timeline.nursery = jobs
+            while not (is_started and stop.is_set()):
+                failed: BaseException | None = None
                 try:
-                    async with open_bookie(config, disk=disk) as bookie, trio.open_nursery() as streams:
-                        self._bookie, self._streams = bookie, streams
+                    async with self._open(config, disk) as bookie:
+                        if not is_started:
+                            task_status.started()
                         is_started = True
-                        task_status.started()
-                        await stop.wait()
-                        self._bookie = None
-                        await bookie.drain()
-                        streams.cancel_scope.cancel()
-                finally:
-                    self._bookie = self._streams = None
-                    jobs.cancel_scope.cancel()
-                    self._timeline.nursery = None
-        except* (BookieServerError, OSError) as group:
-            if not disk.is_gone:  # else: the process is dead, and nobody sees its errors
-                raise EmbeddedStoreError(f"{self!r}: its bookie failed: {group.exceptions[0]}") from group
+                        await self._serve(bookie, stop)
+                except* (BookieServerError, OSError) as group:
+                    failed = group.exceptions[0]
+                if failed is None:
+                    continue  # there is space again
+                if disk.is_gone:  # the process is dead, and nobody sees its errors
+                    break
+                if not is_started or no_space(failed) is None:
+                    raise EmbeddedStoreError(f"{self!r}: its bookie failed: {failed}") from failed
+                with trio.move_on_after(FULL_PAUSE_S):
+                    await stop.wait()
             if not is_started:
                 raise EmbeddedStoreError(f"{self!r}: the power was cut") from None
         finally:
             stopped.set()
+
+    @asynccontextmanager
+    async def _open(self, config: StorageConfig, disk: ProcessDisk) -> AsyncIterator[Bookie]:
+        async with trio.open_nursery() as jobs:
+            self._timeline.nursery = jobs
+            try:
+                async with open_bookie(config, disk=disk) as bookie, trio.open_nursery() as streams:
+                    self._bookie, self._streams = bookie, streams
+                    yield bookie
+                    self._bookie = None
+                    await bookie.drain()
+                    streams.cancel_scope.cancel()
+            finally:
+                self._bookie = self._streams = None
+                jobs.cancel_scope.cancel()
+                self._timeline.nursery = None
+
+    async def _serve(self, bookie: Bookie, stop: trio.Event) -> None:
+        """Until ``stop``, or until a bookie that was opened on a full disk can be opened again."""
+        troubles, rights = self._platter.troubles, bookie.service.rights
+        rights.writable = bookie.storage.full is None and not (troubles.is_full and not troubles.growths_left)
+        while not (rights.writable or stop.is_set()):
+            with trio.move_on_after(FULL_PAUSE_S):
+                await stop.wait()
+            if not troubles.is_full:
+                if bookie.storage.full is not None:
+                    return
+                rights.writable = True
+        await stop.wait()
 
     def _full(self) -> DirectoryFullError:
         full = DirectoryFullError(f"{self!r}: its disk is full. Acknowledged records are kept")

@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import patch
 
@@ -141,6 +142,57 @@ def test_a_full_disk_refuses_records_and_takes_them_again_later(world: World) ->
     world.run(service, world.uri, (b"later",))
     world.history.check()
     assert world.run(read, world.uri)[-1] == b"later"
+
+
+async def append_each(writer: dlog.LogWriter, payloads: list[bytes]) -> None:
+    for payload in payloads:
+        await writer.append(payload)
+
+
+async def is_taken(writer: dlog.LogWriter, payload: bytes) -> bool:
+    try:
+        await writer.reopen()
+        await writer.append(payload)
+    except dlog.DiskFullError:
+        return False
+    return True
+
+
+def test_the_same_namespace_goes_on_when_a_full_disk_has_space_again(world: World) -> None:
+    async def main() -> None:
+        async with (
+            dlog.open_namespace(world.uri) as namespace,
+            namespace.open_writer("orders", create=True) as writer,
+        ):
+            await writer.append(b"0")
+            with world.full_disk():
+                with pytest.raises(dlog.DiskFullError):
+                    await append_each(writer, [bytes(90_000)] * 40)
+                assert await read(world.uri) == [b"0"]
+            for _ in range(100):
+                if await is_taken(writer, b"later"):
+                    break
+                await trio.sleep(0.1)
+
+    world.run(main)
+    world.history.check()
+    assert world.run(read, world.uri)[-1] == b"later"
+
+
+@pytest.mark.parametrize("full_after", [1, 2, 5, 9, 14, 20])
+def test_full_at_any_write_freed_in_small_steps_and_opened_twenty_times(full_after: int) -> None:
+    with open_world(full_after) as world:
+        world.run(service, world.uri)
+        with world.full_disk(after_writes=full_after), suppress(dlog.DLogError, ExceptionGroup):
+            world.run(service, world.uri, tuple(bytes(20_000) for _ in range(60)))
+        for number in range(20):
+            with world.full_disk(after_writes=number % 4):
+                with suppress(dlog.DLogError, ExceptionGroup):
+                    world.run(service, world.uri, (b"%d" % number,))
+                world.run(read, world.uri)
+        world.run(service, world.uri, (b"later",))
+        world.history.check()
+        assert world.run(read, world.uri)[-1] == b"later"
 
 
 def test_a_slow_disk_takes_virtual_time(world: World) -> None:
