@@ -155,8 +155,10 @@ SHELLS: tuple[str, ...] = (
     "bookie/membership.py",
     "bookie/serving.py",
     "bookie/upkeep.py",
+    "bookie/damage/directory_entries.py",
     "bookie/damage/scrubber.py",
     "bookie/server/server.py",
+    "bookie/server/server_parts.py",
     "bookie/storage/storage.py",
     "dlog/aio/",
     "dlog/blocking/",
@@ -405,4 +407,21 @@ HANDED_ON = {
     "dlog/page/page.py _asked_anew": "``_refusal`` raises what is none of ours",
     "dlog/testing/disk.py _run": CALLER,
     "dlog/write/pending.py settle_future": "the future of the record gets it",
+}
+
+# Functions of ``bookie`` and ``ledger`` with eight arguments or more. The other packages follow.
+MANY_ARGUMENTS: dict[str, str] = {
+    "bookie/gc/log_collector.py LogCollector.__init__": "three of them are calls into its directory's store",
+    "bookie/offline/index_rebuild.py _build": "one pass over the logs; its state is on the stack on purpose",
+    "bookie/storage/directory_store.py DirectoryStore.__init__": "what ``open_directory_store`` opened",
+    "bookie/storage/directory_store.py open_directory_store": "assembles one directory of the storage",
+    "ledger/auth/tls.py client_context": "each is a setting of an operator, by its own name",
+    "ledger/blocking.py LedgerClient.create": "the options of a ledger, by keyword",
+    "ledger/client.py LedgerClient.create": "the options of a ledger, by keyword",
+    "ledger/client.py LedgerClient.create_adv": "the options of a ledger, by keyword",
+    "ledger/client.py open_ledger_client": "the options of a client, by keyword",
+    "ledger/decommission/bookie_recovery.py recover_bookies": "the options of a command, by keyword",
+    "ledger/deploy/deployment.py open_client": "the options of a client, by keyword",
+    "ledger/deploy/deployment.py open_deployment": "the options of a client, by keyword",
+    "ledger/placement/spread_policy.py _fill": "the state of one step of the search",
 }

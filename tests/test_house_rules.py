@@ -17,6 +17,7 @@ from tests.house_lists import (
     HANDED_ON,
     KEY_LOADERS,
     LEDGER_CLIENT,
+    MANY_ARGUMENTS,
     ONLY_IN,
     SECRET_READERS,
     SETTINGS,
@@ -28,6 +29,8 @@ from tests.source_tree import PACKAGES, ROOTS, Import, modules
 
 LINES_MAX = 500  # of code
 TEST_LINES_MAX = 700  # a test file mirrors one module, and has as many cases as that needs
+ARGUMENTS_MAX = 7  # more that travel together are one value
+MANY_ARGUMENTS_MAX = 20  # of the list, over all packages
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b")
 MACHINE_PATH = re.compile(r"(?<![\w}.\]*])/(work|root|home|tmp)\b")
@@ -229,6 +232,35 @@ def test_no_file_is_too_long() -> None:
         if length > TEST_LINES_MAX:
             too_long[file.relative_to(ROOT).as_posix()] = length
     assert too_long == {}
+
+
+def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    found = function.args
+    names = [each.arg for each in (*found.posonlyargs, *found.args, *found.kwonlyargs)]
+    return len([name for name in names if name not in ("self", "cls", "task_status")])
+
+
+def _long_signatures(tree: ast.AST, owner: str = "") -> list[str]:
+    found: list[str] = []
+    for node in ast.iter_child_nodes(tree):
+        name = f"{owner}{getattr(node, 'name', '')}"
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _arguments(node) > ARGUMENTS_MAX:
+            found.append(name)
+        is_named = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        found += _long_signatures(node, f"{name}." if is_named else owner)
+    return found
+
+
+def test_arguments_that_travel_together_are_one_value() -> None:
+    found = {
+        f"{module.path} {name}"
+        for module in modules()
+        if module.package in ("bookie", "ledger")
+        for name in _long_signatures(module.tree)
+    }
+    assert sorted(found - set(MANY_ARGUMENTS)) == []
+    assert sorted(set(MANY_ARGUMENTS) - found) == [], "the list names functions that are gone"
+    assert len(MANY_ARGUMENTS) <= MANY_ARGUMENTS_MAX
 
 
 def test_nothing_is_left_unfinished() -> None:

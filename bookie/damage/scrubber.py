@@ -21,16 +21,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 import trio
 
-from bookie.damage.damaged_entries import DamagedEntries, DamagedEntry
+from bookie.damage.damaged_entries import DamagedEntry
 from bookie.damage.digest_checker import CHECKSUM_TYPES, DigestTypeOf, checksum_type
-from bookie.disk.disk import Disk
+from bookie.damage.directory_entries import DirectoryEntries
 from bookie.disk.token_bucket import TokenBucket
-from bookie.entrylog.reader import READ_BYTES_MAX, EntryLogReader
+from bookie.entrylog.reader import READ_BYTES_MAX
 from bookie.errors import EntryUnreadableError, FormatError, StartError, StorageFailedError
 from bookie.index.entry_index import EntryIndex, EntryRange
 from bookie.ledger_record import LedgerRecord
@@ -85,12 +85,7 @@ class Scrubber:
 
     def __init__(
         self,
-        disk: Disk,
-        ledgers: Mapping[int, LedgerRecord],
-        deleting: Collection[int],
-        index: EntryIndex,
-        reader: EntryLogReader,
-        damaged: DamagedEntries,
+        entries: DirectoryEntries,
         config: ScrubConfig,
         *,
         digest_type_of: DigestTypeOf | None = None,
@@ -103,12 +98,12 @@ class Scrubber:
                 checksum. None: there are no metadata, and no entry is damaged by its digest.
             is_busy: True if other work waits for this disk now.
         """
-        self._disk = disk
-        self._ledgers = ledgers
-        self._deleting = deleting
-        self._index = index
-        self._reader = reader
-        self._damaged = damaged
+        self._disk = entries.disk
+        self._ledgers = entries.ledgers
+        self._deleting = entries.deleting
+        self._index = entries.index
+        self._reader = entries.reader
+        self._damaged = entries.damaged
         self._config = config
         self._digest_type_of = digest_type_of
         self._is_busy = is_busy

@@ -14,17 +14,15 @@ Source: BookKeeper, BookieNettyServer.java; docs/protocol.md 1 and 9.9.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import trio
 
 from bookie.auth.authentication import certificate_identity, parse_certificate
 from bookie.errors import AccountingError, StorageFailedError
 from bookie.requests.deferred import DeferredRequest
-from bookie.requests.session import SLOW_FRAMES_MAX, BookieService
-from bookie.requests.turns import CLOSE_UNITS, SLOW_FRAME_UNITS, UNIT_BYTES, Turns
-from bookie.server.config import ServerConfig
-from bookie.server.connections import Connections, Peer
+from bookie.requests.session import SLOW_FRAMES_MAX
+from bookie.requests.turns import CLOSE_UNITS, SLOW_FRAME_UNITS, UNIT_BYTES
+from bookie.server.connections import Peer
 from bookie.server.deferred_work import DeferredWork
 from bookie.server.early_tokens import receive_clear_text
 from bookie.server.gate import (
@@ -39,7 +37,7 @@ from bookie.server.handshake import HandshakeError, shake_hands
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.sending import SEND_BYTES_MAX, send_pieces
-from bookie.server.shared_memory import SharedMemory
+from bookie.server.server_parts import ServerParts
 from ledger.codes import Code
 from ledger.errors import WireError
 from ledger.runtime.tasks.failure_domain import contained_failures, first_line
@@ -56,23 +54,6 @@ _RECEIVE_BYTES_MIN = 8192  # also while memory is short
 _BYTES_OF_FRAME = 512  # how many frames a chunk announces to ``Turns`` before they are counted
 
 
-class Signal:
-    """Wakes all waiting tasks. Each checks its own condition again."""
-
-    def __init__(self) -> None:
-        self._event: trio.Event | None = None  # while a task waits
-
-    def send(self) -> None:
-        if self._event is not None:
-            self._event.set()
-            self._event = None
-
-    async def wait(self) -> None:
-        if self._event is None:
-            self._event = trio.Event()
-        await self._event.wait()
-
-
 class PeerStalledError(Exception):
     """A peer holds memory that other connections need, and makes no progress."""
 
@@ -81,39 +62,28 @@ class Connection:
     """One peer: a receiver, a sender, workers for deferred requests, and its long polls."""
 
     def __init__(
-        self,
-        service: BookieService,
-        config: ServerConfig,
-        stream: trio.abc.Stream,
-        wall_ms: Callable[[], int],
-        memory: SharedMemory,
-        capacity: Signal,
-        unwatched: dict[Connection, None],
-        connections: Connections,
-        warnings: PeerWarnings,
-        turns: Turns,
+        self, stream: trio.abc.Stream, parts: ServerParts, unwatched: dict[Connection, None]
     ) -> None:
-        self._service = service
-        self._config = config
+        """``unwatched`` has this connection, unless ``_watch_peer`` runs."""
+        self._service = service = parts.service
+        self._config = config = parts.config
         if isinstance(stream, trio.SocketStream):
             stream = SocketStream(stream)
         self._stream = stream
-        self._memory = memory
-        self._capacity = capacity  # sent when memory or a request in progress was given back
-        self._unwatched = unwatched  # has this connection, unless ``_watch_peer`` runs
-        self._connections = connections
-        self._warnings = warnings
+        self._memory = parts.memory
+        self._capacity = parts.capacity
+        self._unwatched = unwatched
+        self._connections = parts.connections
+        self._warnings = parts.warnings
         self.peer = Peer(_address_of(stream), self.close)
-        self._reply_queue = ReplyQueue(config.reply_queue_bytes_max, memory)
+        self._reply_queue = ReplyQueue(config.reply_queue_bytes_max, parts.memory)
         if isinstance(stream, PipeStream | SocketStream) and config.tls is None:
             self._reply_queue.direct = stream
         self._session = service.open_session(self._reply_queue.put, self._defer)
         self._session.send_large = self._reply_queue.put_large
         self._session.on_fault = self._fault
-        self._turns = turns
-        self._work = DeferredWork(
-            service, config, self._session, self._reply_queue, memory, turns, wall_ms, self._note_refused
-        )
+        self._turns = parts.turns
+        self._work = DeferredWork(parts, self._session, self._reply_queue, self._note_refused)
         self._upgrade: IncomingRequest | None = None
         self._gate: Gate | None = None
         if config.tls_required or config.auth is not None:

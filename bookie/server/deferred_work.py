@@ -21,11 +21,10 @@ from bookie.requests.in_progress import share_of
 from bookie.requests.long_polls import LongPolls
 from bookie.requests.reads import SLICE_READS, DeferredReplies
 from bookie.requests.replies import refusal
-from bookie.requests.session import BookieService, ClientSession
-from bookie.requests.turns import READ_UNITS, Turns
-from bookie.server.config import ServerConfig
+from bookie.requests.session import ClientSession
+from bookie.requests.turns import READ_UNITS
 from bookie.server.reply_queue import ReplyQueue
-from bookie.server.shared_memory import SharedMemory
+from bookie.server.server_parts import ServerParts
 from ledger.codes import Code
 from ledger.wire.messages import (
     AddRequest,
@@ -44,19 +43,16 @@ class DeferredWork:
 
     def __init__(
         self,
-        service: BookieService,
-        config: ServerConfig,
+        parts: ServerParts,
         session: ClientSession,
         reply_queue: ReplyQueue,
-        memory: SharedMemory,
-        turns: Turns,
-        wall_ms: Callable[[], int],
         on_refused: Callable[[], None],
     ) -> None:
         """``on_refused``: called for each request that is refused."""
+        service, config, turns = parts.service, parts.config, parts.turns
         self._config = config
         self._session = session
-        self._memory = memory
+        self._memory = parts.memory
         self._reply_queue = reply_queue
         self._turns = turns
         self._in_progress = service.in_progress
@@ -65,7 +61,7 @@ class DeferredWork:
             service,
             session,
             reply_queue,
-            wall_ms,
+            parts.wall_ms,
             config.batch_bytes_max,
             turns,
             lambda incoming, request: self._started_polls().park(incoming, request),
@@ -75,7 +71,7 @@ class DeferredWork:
             turns,
             self._replies,
             self._queue_request,
-            wall_ms,
+            parts.wall_ms,
             long_polls_max=config.long_polls_max,
             on_fault=lambda exc: session.on_fault(exc),
         )

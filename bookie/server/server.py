@@ -24,9 +24,10 @@ from bookie.requests.in_progress import InProgress
 from bookie.requests.session import BookieService
 from bookie.requests.turns import Turns
 from bookie.server.config import ServerConfig
-from bookie.server.connection import CONNECTION, Connection, Signal, note_fault
+from bookie.server.connection import CONNECTION, Connection, note_fault
 from bookie.server.connections import Connections
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
+from bookie.server.server_parts import ServerParts, Signal
 from bookie.server.shared_memory import SharedMemory
 from ledger.runtime.clock import wall_ms
 from ledger.runtime.tasks.failure_domain import failure_domain
@@ -53,7 +54,6 @@ class Server:
         """``wall_ms``: the date that replies to long polls carry."""
         self.service = service
         self._config = config = config or ServerConfig()
-        self._wall_ms = wall_ms
         self._connections: dict[Connection, None] = {}
         self._has_connections = trio.Event()
         self._sweep_s = min(_SWEEP_S, config.first_frame_timeout_s / 4, config.frame_timeout_s / 4)
@@ -78,6 +78,16 @@ class Server:
             config.reads_in_progress_max,
             on_less=self._capacity.send,
             clock=trio.current_time,
+        )
+        self._parts = ServerParts(
+            service=service,
+            config=config,
+            memory=self.memory,
+            capacity=self._capacity,
+            connections=self.admitted,
+            warnings=self._warnings,
+            turns=self._turns,
+            wall_ms=wall_ms,
         )
         service.has_tls = config.tls is not None
         needs_tls = config.tls_required or (config.auth is not None and config.auth.needs_tls)
@@ -139,18 +149,7 @@ class Server:
                 await trio.aclose_forcefully(stream)
 
     async def _serve_peer(self, stream: trio.abc.Stream) -> None:
-        connection = Connection(
-            self.service,
-            self._config,
-            stream,
-            self._wall_ms,
-            self.memory,
-            self._capacity,
-            self._unwatched,
-            self.admitted,
-            self._warnings,
-            self._turns,
-        )
+        connection = Connection(stream, self._parts, self._unwatched)
         peer = connection.peer
         is_full = self.admitted.is_full
         is_admitted = self.admitted.admit(peer)

@@ -22,6 +22,7 @@ import trio
 
 from bookie.damage.damaged_entries import DamagedEntries
 from bookie.damage.digest_checker import DigestTypeOf
+from bookie.damage.directory_entries import DirectoryEntries
 from bookie.damage.scrubber import Scrubber
 from bookie.disk.disk import Disk, DiskThread
 from bookie.entrylog.reader import EntryLogReader
@@ -107,17 +108,18 @@ class DirectoryStore:
         self.dirty: dict[int, LedgerRecord] = {}  # ledgers whose data changed since the last seal
         self.cache = WriteCache()
         self.reader = EntryLogReader(disk, directory)
-        damaged = self.damaged = DamagedEntries()
-        self.reads = EntryReads(
-            disk, self.ledgers, self.deleting, self.cache, files.index, self.reader, config.reads, damaged
+        self.damaged = DamagedEntries()
+        entries = DirectoryEntries(
+            disk=disk,
+            ledgers=self.ledgers,
+            deleting=self.deleting,
+            index=files.index,
+            reader=self.reader,
+            damaged=self.damaged,
         )
+        self.reads = EntryReads(entries, self.cache, config.reads)
         self.scrubber = Scrubber(
-            disk,
-            self.ledgers,
-            self.deleting,
-            files.index,
-            self.reader,
-            damaged,
+            entries,
             config.scrub,
             digest_type_of=digest_type_of,
             is_busy=lambda: bool(self.cache.sealed),

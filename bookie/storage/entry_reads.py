@@ -14,19 +14,18 @@ Source: SingleDirectoryDbLedgerStorage.java (doGetEntry, read-ahead); docs/stora
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 import attrs
 
-from bookie.damage.damaged_entries import DamagedEntries
+from bookie.damage.directory_entries import DirectoryEntries
 from bookie.disk.descriptors import OUT_OF_DESCRIPTORS
-from bookie.disk.disk import Disk
 from bookie.entrylog.format import split_location
-from bookie.entrylog.reader import READ_BYTES_MAX, EntryLogReader, neighbours
+from bookie.entrylog.reader import READ_BYTES_MAX, neighbours
 from bookie.errors import EntryUnreadableError, FormatError, NoEntryError, NoLedgerError
-from bookie.index.entry_index import EntryIndex, EntryRange
+from bookie.index.entry_index import EntryRange
 from bookie.ledger_record import LedgerRecord
 from bookie.storage.entry_places import EntryPlace
 from bookie.storage.read_ahead import WINDOW_BYTES_MAX, ReadAhead
@@ -61,23 +60,17 @@ class EntryReads:
 
     def __init__(
         self,
-        disk: Disk,
-        ledgers: Mapping[int, LedgerRecord],
-        deleting: Collection[int],
+        entries: DirectoryEntries,
         write_cache: WriteCache,
-        index: EntryIndex,
-        reader: EntryLogReader,
         config: ReadConfig | None = None,
-        damaged: DamagedEntries | None = None,
     ) -> None:
-        """``damaged``: entries that are never read because they are damaged."""
         config = config or ReadConfig()
-        self._disk = disk
-        self._ledgers = ledgers
-        self._deleting = deleting  # ledgers whose old index records are still to be deleted
+        self._disk = entries.disk
+        self._ledgers = entries.ledgers
+        self._deleting = entries.deleting
         self._write_cache = write_cache
-        self._index = index
-        self._reader = reader
+        self._index = entries.index
+        self._reader = entries.reader
         self._place_bytes_min = config.place_bytes_min
         self._ahead_entries_max = config.ahead_entries_max
         self._ahead = ReadAhead(
@@ -85,7 +78,7 @@ class EntryReads:
             if config.ahead_entries_max > 1 and config.cache_bytes_max
             else 0
         )
-        self._damaged = DamagedEntries() if damaged is None else damaged
+        self._damaged = entries.damaged
         self.read_cache = ReadCache(config.cache_bytes_max)
 
     def read_cached(self, record: LedgerRecord, entry_id: int) -> bytes | None:

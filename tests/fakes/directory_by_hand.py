@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bookie.damage.damaged_entries import DamagedEntries
+from bookie.damage.directory_entries import DirectoryEntries
 from bookie.disk.disk import File
 from bookie.disk.real_disk import RealDisk, RealFile
 from bookie.entrylog.reader import EntryLogReader
@@ -70,16 +71,15 @@ class Directory:
         self.make: Callable[[int, int, int], bytes] = body
         self.digest_types: dict[int, DigestType] = {}  # of the metadata; CRC32C for any other ledger
         self.asked: list[int] = []  # ledgers whose digest type was asked for
-        self.reads = EntryReads(
-            self.disk,
-            self.ledgers,
-            self.deleting,
-            self.cache,
-            self.index,
-            self.reader,
-            config,
-            self.damaged,
+        self.entries = DirectoryEntries(
+            disk=self.disk,
+            ledgers=self.ledgers,
+            deleting=self.deleting,
+            index=self.index,
+            reader=self.reader,
+            damaged=self.damaged,
         )
+        self.reads = EntryReads(self.entries, self.cache, config)
 
     def store(self, ledger_id: int, ids: Sequence[int], size: int = 1000) -> None:
         self.ledgers.setdefault(ledger_id, LedgerRecord(ledger_id, b"k"))

@@ -14,12 +14,7 @@ from tests.fakes.directory_by_hand import Directory
 
 def scrubber_of(directory: Directory, **config: Any) -> Scrubber:
     return Scrubber(
-        directory.disk,
-        directory.ledgers,
-        directory.deleting,
-        directory.index,
-        directory.reader,
-        directory.damaged,
+        directory.entries,
         ScrubConfig(bytes_per_s=1 << 40, **config),
         digest_type_of=metadata_of(directory),
     )
