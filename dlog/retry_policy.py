@@ -1,7 +1,7 @@
 """How long a writer or a reader repeats a step while metadata or bookies are out of reach.
 
 Inside: repeating a step with pauses that double, until a timeout.
-Not inside: the steps, and the effect of a failure on the log (``segment_roller``, ``read_ahead``).
+Not inside: the steps, and the effect of a failure on the log (``writer_shell``, ``read_ahead``).
 Always: the loss of a session that no other replaces ends the repetition at once.
 """
 

@@ -24,7 +24,7 @@ from dlog.format.large_record import head_of, parts_of
 from dlog.format.record import FLAG_CONTROL, FLAG_PART, TXID_MAX, encode_record, encode_records
 from dlog.ownership import MadeHere, delete_ledger
 from dlog.write.batcher import Batch, Batcher
-from dlog.write.segment_events import count_degraded
+from dlog.write.full_ensemble import count_degraded
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.handle import WriteHandle

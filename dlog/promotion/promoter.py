@@ -38,7 +38,7 @@ from dlog.promotion.sides import PromotionProgress, PromotionStatus, Side
 from dlog.promotion.steps import Step, next_step, next_undo_step
 from dlog.read.entries import open_segment_ledger
 from dlog.retry_policy import RetryPolicy
-from dlog.write.segment_events import count_degraded
+from dlog.write.full_ensemble import count_degraded
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from ledger.metadata_store import errors as store_errors
 from ledger.metadata_store.lock import DistributedLock

@@ -234,7 +234,7 @@ class ReadOnlyLog:
         """The sequence id of a segment's first record, also while the segment before it is in progress.
 
         In that case it counts the records that the older ledger shows. The count is too low only if another
-        kind of writer did not make a segment visible before it began the next one; ``segment_roller`` does.
+        kind of writer did not make a segment visible before it began the next one; ``writer_machine`` does.
         """
         before = next((each for each in segments if each.segment_seqno == segment.segment_seqno - 1), None)
         if not segment.in_progress or before is None or not before.in_progress:

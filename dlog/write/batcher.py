@@ -9,7 +9,7 @@ slot is fixed when the record is added, also if its segment fails.
 The rule is group commit. With nothing in flight, a record that a caller waits for is sent at once, even
 alone. While a batch is in flight, records gather until it is acknowledged or an entry is full. So a single
 append does not wait, and a thousand concurrent appends share a few entries. Records that no caller waits for
-yet may gather a little longer (``segment_sender``).
+yet may gather a little longer (``writer_machine``).
 
 Source: DistributedLog, BKLogSegmentWriter.java (transmit buffer). The original uses a timer.
 """
@@ -24,6 +24,7 @@ from typing import NoReturn
 from dlog.errors import RecordOutcome, WriteError
 from dlog.format.envelope import ENTRY_BODY_BYTES_MAX
 from dlog.format.record import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, TXID_MAX
+from namespace.dlsn import DLSN
 
 assert RECORD_BYTES_MAX <= ENTRY_BODY_BYTES_MAX  # constants
 
@@ -87,7 +88,7 @@ class Batch:
 
     def on_settled(self, callback: Callable[[], None]) -> None:
         """Call the callback when the batch settles, or now if it has. It must neither block nor raise."""
-        if self.is_settled:
+        if self.outcome is not RecordOutcome.PENDING:
             callback()
         elif self._callbacks is None:
             self._callbacks = [callback]
@@ -105,6 +106,19 @@ class Batch:
         assert error.outcome in (RecordOutcome.NOT_WRITTEN, RecordOutcome.UNKNOWN)
         self.error = error
         self._settle(error.outcome)
+
+    def dlsn(self, slot: int) -> DLSN:
+        """The position of a record that is durable.
+
+        Raises:
+            WriteError: It was not written, or that is unknown.
+            RuntimeError: The batch is not settled.
+        """
+        if self.error is not None:
+            self.raise_error()
+        if self.outcome is RecordOutcome.PENDING:
+            raise RuntimeError("the record has no outcome yet; await it")
+        return DLSN(self.segment_seqno, self.entry_id, slot)
 
     def raise_error(self) -> NoReturn:
         """Raise the error of the records; each call raises a new object."""

@@ -1,28 +1,82 @@
-"""When a segment that began on fewer bookies than asked is rolled to a full ensemble.
+"""A segment that began on fewer bookies than asked: its report, and when a full ensemble can replace it.
 
-Inside: the wait for enough bookies. Not inside: the roll (``segment_roller``).
+Inside: the report, the wait for enough bookies. Not inside: the roll (``writer_shell``).
 Always: only bookies that have been there for ``STEADY_S`` without a break count, so a bookie that comes and
 goes makes no segments; what is known about one segment is forgotten with the next one.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import trio
 
+from dlog.statistics_names import SEGMENTS_DEGRADED
+from ledger.replication_asked import AskedReplication
+from ledger.runtime.events import event
+
+if TYPE_CHECKING:
+    from ledger.client import LedgerClient
+    from ledger.handle import WriteHandle
+
 STEADY_S = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+def report_degraded(
+    log: str,
+    handle: WriteHandle,
+    asked: AskedReplication,
+    *,
+    number: int | None = None,
+    remedy: str = "the next segment gets all once they are there",
+) -> None:
+    """A segment is in use on fewer bookies than the namespace's settings ask for.
+
+    Args:
+        number: Of the segment; None if it gets one only when it is attached to the log.
+        remedy: How it ends.
+    """
+    bookies = handle.metadata.last_ensemble.bookies
+    logger.warning(
+        "log %s: segment %s has only %d of %d bookies (%s); %s",
+        log,
+        f"in ledger {handle.ledger_id}" if number is None else number,
+        len(bookies),
+        asked.ensemble_size,
+        ", ".join(bookies),
+        remedy,
+        extra=event(
+            "segment.degraded",
+            log=log,
+            segment=number,
+            ledger=handle.ledger_id,
+            bookies=list(bookies),
+            asked=asked.ensemble_size,
+        ),
+    )
+
+
+def count_degraded(client: LedgerClient, log: str, handle: WriteHandle, number: int | None = None) -> None:
+    """Count and report a segment that no writer of the log makes, if it has fewer bookies than asked."""
+    asked = AskedReplication.of(handle.metadata.custom)
+    if asked is not None:
+        client.recorder.counts[SEGMENTS_DEGRADED] += 1
+        remedy = "`dlog log heal` gives the log the other copies once they are there"
+        report_degraded(log, handle, asked, number=number, remedy=remedy)
 
 
 class FullEnsembleWatch:
-    """Knows whether the segment in use can be replaced by one on all bookies. Run ``run`` in a task.
+    """Says when the segment in use can be replaced by one on all bookies. Run ``run`` in a task.
 
     Args:
         on_full: Called when it can.
     """
 
     def __init__(self, on_full: Callable[[], None]) -> None:
-        self.is_full = False
         self._on_full = on_full
         self._wait: Callable[[float], Awaitable[None]] | None = None
         self._pause_s = 0.0
@@ -36,7 +90,7 @@ class FullEnsembleWatch:
                 all its bookies.
             pause_s: Look only after this long.
         """
-        self._wait, self._pause_s, self.is_full = wait, pause_s, False
+        self._wait, self._pause_s = wait, pause_s
         self._begun.set()
         self._begun = trio.Event()
 
@@ -57,5 +111,4 @@ class FullEnsembleWatch:
     async def _watch(self, wait: Callable[[float], Awaitable[None]]) -> None:
         await trio.sleep(self._pause_s)
         await wait(STEADY_S)
-        self.is_full = True
         self._on_full()

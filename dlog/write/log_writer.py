@@ -1,10 +1,11 @@
 """Writing a log: the API of its one writer.
 
 Inside: checking and taking records, waiting for their outcome.
-Not inside: gathering (``batcher``), sending and visibility (``segment_sender``), which segment is in use and
-what happens when it fails (``segment_roller``), entry ids (``segment_writer``).
+Not inside: gathering (``batcher``), what is sent when, and what happens when a segment fails
+(``writer_machine``), the tasks that do it (``writer_shell``), entry ids (``segment_writer``).
 Always: records are written and get their outcome in the order of submission; a record gets one outcome,
-durable or failed; no record submitted after a failed one becomes durable at a position before it.
+durable or failed; no record submitted after a failed one becomes durable at a position before it; nothing is
+measured or traced for a single record of a batch.
 
 Source: DistributedLog, BKAsyncLogWriter.java, BKLogSegmentWriter.java. The default transaction id is that of
 the write proxy: the wall clock in milliseconds, or the last id if that is greater.
@@ -34,17 +35,19 @@ from dlog.errors import (
 from dlog.format.arguments import as_dlsn, as_txid
 from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX, Record
 from dlog.read.read_only_log import ReadOnlyLog
-from dlog.statistics_names import APPEND, FLUSHES
+from dlog.statistics_names import APPEND, APPEND_MANY, FLUSH, FLUSHES
 from dlog.write.batcher import Batch, encoded_bytes
 from dlog.write.pending import Pending, wait_settled
 from dlog.write.repeats import is_repeat_of
-from dlog.write.segment_roller import SegmentRoller
+from dlog.write.writer_shell import WriterShell
 from ledger.payloads import as_payload
 from ledger.runtime.audit import audited_async
 from ledger.runtime.clock import wall_ms
-from ledger.runtime.statistics.tracing import Span
+from ledger.runtime.statistics.tracing import MESSAGE_ID, Span
 from ledger.runtime.tasks.forks import RULE, call_in_child
 from namespace.dlsn import DLSN
+
+Buffer = bytes | bytearray | memoryview
 
 OVERLOAD_FACTOR = 4  # submit() refuses records beyond this many times the limit of wait_capacity()
 
@@ -59,10 +62,10 @@ class LogWriter:
     def __init__(
         self,
         log: str,
-        roller: SegmentRoller,
+        shell: WriterShell,
         config: WriterConfig,
         *,
-        begin: Callable[[Sequence[Batch]], Awaitable[SegmentRoller]],
+        begin: Callable[[Sequence[Batch]], Awaitable[WriterShell]],
         lookup: ReadOnlyLog,
         origin: str,
         wall_ms: Callable[[], int] = wall_ms,
@@ -80,7 +83,8 @@ class LogWriter:
         self._newest: tuple[Batch, int] | None = None  # the record submitted last, with its slot
         self._found_last: DLSN | None = None  # the last record that the log had before, once it was looked up
         self._has_looked = False
-        self._use(roller)
+        self._use(shell)
+        self._is_observed = lookup.recorder.observes  # calls are measured or traced
         # The first call of the provider: a writer without a usable key is not opened.
         self._sealer = self._opener = None
         if config.encryption is not None:
@@ -93,17 +97,17 @@ class LogWriter:
         self._submit_bytes_max = OVERLOAD_FACTOR * config.bytes_in_flight_max
         call_in_child(self, LogWriter._refuse_in_child)
 
-    def _use(self, roller: SegmentRoller) -> None:
-        self._roller, self._sender, self._batcher = roller, roller.sender, roller.sender.batcher
-        self._last_txid = roller.last_txid_before
+    def _use(self, shell: WriterShell) -> None:
+        self._shell, self._machine, self._batcher = shell, shell.machine, shell.machine.batcher
+        self._last_txid = shell.last_txid_before
         self._newest, self._found_last, self._has_looked = None, None, False
 
     def _refuse_in_child(self) -> None:
         """Refuse every later record: called in a forked child."""
-        self._sender.stopped = self._sender.refusal = WriterClosedError(self.log, RULE)
+        self._machine.refuse(WriterClosedError(self.log, RULE))
 
     def __repr__(self) -> str:
-        return f"<LogWriter of {self.log!r}: {self._roller.describe()}, last txid {self._last_txid}>"
+        return f"<LogWriter of {self.log!r}: {self._shell.describe()}, last txid {self._last_txid}>"
 
     @property
     def last_txid(self) -> int:
@@ -113,7 +117,7 @@ class LogWriter:
     @property
     def bytes_in_flight(self) -> int:
         """Bytes of submitted records that are neither durable nor failed yet."""
-        return self._sender.waiting_bytes
+        return self._machine.waiting_bytes
 
     @property
     def bytes_in_flight_max(self) -> int:
@@ -138,14 +142,18 @@ class LogWriter:
             LogWriteError: The writer had to stop; ``outcome`` says whether this record is written.
             WriterClosedError: The record was not written.
         """
-        if self._sender.is_over_limit:
+        if self._is_observed:
+            with self._appending() as span:
+                return _marked(span, await self._append(payload, txid))
+        return await self._append(payload, txid)
+
+    async def _append(self, payload: Buffer, txid: int | None) -> DLSN:
+        if self._machine.is_over_limit:
             payload = as_payload(payload)  # copied now: the caller may reuse its buffer during the wait
             await self.wait_capacity()
         batch, slot = self._take(payload, txid, waits=True)
-        if not batch.is_settled:
-            self._sender.send_now()
-            await wait_settled(batch)
-        return Pending(batch, slot).dlsn
+        await wait_settled(batch)
+        return batch.dlsn(slot)
 
     async def append_many(
         self,
@@ -170,13 +178,15 @@ class LogWriter:
             The errors of ``append``. The outcome is that of the first record that is not durable;
                 ``durable`` has the positions of the records before it.
         """
-        if self._sender.is_over_limit:
-            payloads = [as_payload(each) for each in payloads]
-            await self.wait_capacity()
-        # No other task runs from here to the end of _take_many: the checked ids stay in order, and no other
-        # record comes between these. The sender limits how much is in flight.
-        records, ids = self._checked(payloads, txids)
-        return await self._settled(self._take_many(records, ids, atomic=atomic) if records else [])
+        payloads = payloads if isinstance(payloads, list) else list(payloads)
+        with self._appending_many(len(payloads)):
+            if self._machine.is_over_limit:
+                payloads = [as_payload(each) for each in payloads]
+                await self.wait_capacity()
+            # No other task runs from here to the end of _take_many: the checked ids stay in order, and no
+            # other record comes between these. The machine limits how much is in flight.
+            records, ids = self._checked(payloads, txids)
+            return await self._settled(self._take_many(records, ids, atomic=atomic) if records else [])
 
     async def append_after(
         self, payload: bytes | bytearray | memoryview, last: DLSN | None, *, txid: int | None = None
@@ -194,9 +204,10 @@ class LogWriter:
             PositionConflictError: The last record is another one. Nothing was written.
             The errors of ``append``.
         """
-        payload = as_payload(payload)
-        await self._expect_last(last)  # no other task runs from its end until the record is taken
-        return await Pending(*self._take(payload, txid, waits=True))
+        with self._appending() as span:
+            payload = as_payload(payload)
+            await self._expect_last(last)  # no other task runs from its end until the record is taken
+            return _marked(span, await Pending(*self._take(payload, txid, waits=True)))
 
     async def append_many_after(
         self,
@@ -212,9 +223,10 @@ class LogWriter:
             The errors of ``append_many`` with ``atomic``.
         """
         payloads = [as_payload(each) for each in payloads]
-        await self._expect_last(last)  # no other task runs from its end until the records are taken
-        records, ids = self._checked(payloads, txids)
-        return await self._settled(self._take_many(records, ids, atomic=True) if records else [])
+        with self._appending_many(len(payloads)):
+            await self._expect_last(last)  # no other task runs from its end until the records are taken
+            records, ids = self._checked(payloads, txids)
+            return await self._settled(self._take_many(records, ids, atomic=True) if records else [])
 
     async def append_once(self, payload: bytes | bytearray | memoryview, *, txid: int) -> DLSN:
         """Write a record unless the log has one with this transaction id; return that record's position.
@@ -228,17 +240,18 @@ class LogWriter:
             TxidReusedError: The record with this id has another payload. Nothing was written.
             The errors of ``append`` and ``outcome``.
         """
-        payload, txid = as_payload(payload), as_txid(txid)
-        while self._sender.is_over_limit:
-            await self.wait_capacity()
-        if txid > self._last_txid:
-            return await Pending(*self._take(payload, txid, waits=True))
-        found = await self._find(txid)
-        if found is None:
-            raise TxidOutOfOrderError(self.log, txid, self._last_txid)
-        if not is_repeat_of(found, payload, self._opener):
-            raise TxidReusedError(self.log, txid, found.dlsn)
-        return found.dlsn
+        with self._appending() as span:
+            payload, txid = as_payload(payload), as_txid(txid)
+            while self._machine.is_over_limit:
+                await self.wait_capacity()
+            if txid > self._last_txid:
+                return _marked(span, await Pending(*self._take(payload, txid, waits=True)))
+            found = await self._find(txid)
+            if found is None:
+                raise TxidOutOfOrderError(self.log, txid, self._last_txid)
+            if not is_repeat_of(found, payload, self._opener):
+                raise TxidReusedError(self.log, txid, found.dlsn)
+            return _marked(span, found.dlsn)
 
     async def outcome(self, txid: int) -> DLSN | None:
         """The position of the log's first record with this transaction id; None if it has none.
@@ -277,13 +290,14 @@ class LogWriter:
         """Measure and trace an append of one record, if that is turned on; see ``Recorder.operation``."""
         return self._lookup.operation(APPEND, "append", operation_type="send")
 
+    def _appending_many(self, count: int) -> AbstractContextManager[Span | None]:
+        return self._lookup.operation(APPEND_MANY, "append_many", operation_type="send", message_count=count)
+
     def _submit_now(self, payload: bytes, txid: int | None) -> Pending | None:
-        """As ``append`` up to its wait for the outcome; None, with nothing taken, if it must wait before."""
-        if self._sender.is_over_limit:
+        """As ``append`` up to its wait for the outcome; None, with nothing taken, if it does more."""
+        if self._is_observed or self._machine.is_over_limit:
             return None
-        pending = Pending(*self._take(payload, txid, waits=True))
-        self._sender.send_now()
-        return pending
+        return Pending(*self._take(payload, txid, waits=True))
 
     async def wait_capacity(self) -> None:
         """Return when fewer than ``bytes_in_flight_max`` bytes are in flight; at once if they are already.
@@ -293,7 +307,7 @@ class LogWriter:
         Raises:
             LogFencedError, LogWriteError: The writer has stopped.
         """
-        await self._sender.wait_capacity()
+        await self._shell.wait_capacity()
 
     async def flush(self) -> None:
         """Return when every record submitted before is durable, and visible to a reader that looks.
@@ -304,16 +318,17 @@ class LogWriter:
             LogFencedError, LogWriteError: Some of the records are not durable; each has its own outcome.
         """
         self._lookup.counts[FLUSHES] += 1
-        if self._newest is None:
-            await trio.lowlevel.checkpoint()
-            return
-        newest, _ = self._newest
-        self._batcher.cut()
-        self._sender.pump()
-        await wait_settled(newest)
-        if newest.error is not None:
-            newest.raise_error()
-        await self._sender.make_visible(newest)
+        with self._lookup.operation(FLUSH):
+            if self._newest is None:
+                await trio.lowlevel.checkpoint()
+                return
+            newest, _ = self._newest
+            self._batcher.cut()
+            self._machine.pump()
+            await wait_settled(newest)
+            if newest.error is not None:
+                newest.raise_error()
+            await self._shell.make_visible(newest)
 
     async def truncate(self, first_kept: DLSN) -> DLSN | None:
         """Truncate the log: readers begin at ``first_kept``. Return the first position that is left.
@@ -334,7 +349,7 @@ class LogWriter:
         await self._check_truncation()
         with translated(self.log, "truncating it"):
             async with audited_async("truncate log", f"{self.log} before {first_kept}"):
-                return await self._roller.truncate(first_kept)
+                return await self._shell.truncate(first_kept)
 
     async def seal(self) -> None:
         """End the log for good: write all submitted records and the end-of-stream marker; close the writer.
@@ -348,19 +363,17 @@ class LogWriter:
             AccessDeniedError: The policy of the namespace does not allow it.
         """
         await self._check_admin()
-        sender = self._sender
-        if sender.refusal is not None:
-            raise sender.refusal.about(RecordOutcome.NOT_WRITTEN)
+        machine = self._machine
+        if machine.refusal is not None:
+            raise machine.refusal.about(RecordOutcome.NOT_WRITTEN)
         async with audited_async("seal log", self.log):
-            sender.refusal = WriterClosedError(self.log, "it is sealed", "write to another log")
-            end = self._batcher.end_stream()
-            sender.pump()
+            end = machine.seal(WriterClosedError(self.log, "it is sealed", "write to another log"))
             # Closing writes it, as it does every record, and completes the segment.
             await self.aclose()
             if end.error is not None:
                 end.raise_error()
-            if sender.stopped is not None:
-                raise sender.stopped.about(end.outcome)
+            if machine.stopped is not None:
+                raise machine.stopped.about(end.outcome)
 
     async def aclose(self) -> None:
         """Write all submitted records, complete the segment in use and release the lock. Idempotent.
@@ -372,7 +385,7 @@ class LogWriter:
             LogFencedError, LogWriteError: Some submitted record is not durable.
         """
         self._closing.set()
-        await self._roller.aclose()
+        await self._shell.aclose()
 
     async def reopen(self) -> None:
         """Take the log's lock again after the writer has stopped, and continue. Does nothing before that.
@@ -388,22 +401,22 @@ class LogWriter:
             LogUnavailableError, NamespaceLostError
         """
         async with self._reopening:
-            if self._sender.stopped is None and not self._closing.is_set():
+            if self._machine.stopped is None and not self._closing.is_set():
                 await trio.lowlevel.checkpoint()
                 return
-            if self._closing.is_set() or isinstance(self._sender.stopped, WriterClosedError):
+            if self._closing.is_set() or isinstance(self._machine.stopped, WriterClosedError):
                 raise WriterClosedError(self.log)
-            roller = await self._begin(await self._roller.end())
-            self._use(roller)
-            if self._closing.is_set():  # meanwhile
-                await roller.aclose()
+            shell = await self._begin(await self._shell.end())
+            self._use(shell)
+            if self._closing.is_set():  # during the calls above
+                await shell.aclose()
                 raise WriterClosedError(self.log)
 
     async def _expect_last(self, last: DLSN | None) -> None:
         """Return, without a checkpoint after the check, if the log's last record is at this position."""
         last = None if last is None else as_dlsn(last)
         while True:
-            if self._sender.is_over_limit:
+            if self._machine.is_over_limit:
                 await self.wait_capacity()
             elif self._newest is None and not self._has_looked:
                 self._found_last = await self._lookup.last_dlsn()
@@ -437,9 +450,9 @@ class LogWriter:
         self, payload: bytes | bytearray | memoryview, txid: int | None, *, waits: bool = False
     ) -> tuple[Batch, int]:
         """Take one record. ``waits``: the caller is about to wait for it."""
-        sender = self._sender
-        if sender.refusal is not None:
-            raise sender.refusal.about(RecordOutcome.NOT_WRITTEN)
+        machine = self._machine
+        if machine.refusal is not None:
+            raise machine.refusal.about(RecordOutcome.NOT_WRITTEN)
         if payload.__class__ is not bytes:
             payload = as_payload(payload)
         if len(payload) > self.payload_bytes_max:
@@ -452,23 +465,23 @@ class LogWriter:
                 txid = as_txid(txid)
             if not last_txid <= txid < TXID_MAX or txid < 0:
                 raise TxidOutOfOrderError(self.log, txid, last_txid)
-        if sender.waiting_bytes > self._submit_bytes_max:
-            raise WriterOverloadedError(self.log, sender.waiting_bytes, self._submit_bytes_max)
+        if machine.waiting_bytes > self._submit_bytes_max:
+            raise WriterOverloadedError(self.log, machine.waiting_bytes, self._submit_bytes_max)
         if self._sealer is not None:
             payload = self._sealer.seal(payload, txid)
         self._last_txid = txid
         self._newest = taken = self._batcher.add(payload, txid)
         if waits:
             taken[0].is_wanted = True
-        sender.pump()
+        machine.pump(waits=waits)
         return taken
 
     def _take_many(
         self, payloads: Sequence[bytes], txids: Sequence[int], *, atomic: bool
     ) -> list[tuple[Batch, int, int]]:
-        sender = self._sender
-        if sender.refusal is not None:
-            raise sender.refusal.about(RecordOutcome.NOT_WRITTEN)
+        machine = self._machine
+        if machine.refusal is not None:
+            raise machine.refusal.about(RecordOutcome.NOT_WRITTEN)
         if self._sealer is not None:
             payloads = [self._sealer.seal(*each) for each in zip(payloads, txids, strict=True)]
         is_large = self._takes_large and max(map(len, payloads)) > PAYLOAD_BYTES_MAX
@@ -484,7 +497,7 @@ class LogWriter:
         batch, slot, count = ranges[-1]
         self._newest = batch, slot + count - 1
         batch.is_wanted = True
-        sender.pump()
+        machine.pump()
         return ranges
 
     def _checked(
@@ -504,3 +517,10 @@ class LogWriter:
                 raise TxidOutOfOrderError(self.log, txid, last_txid)
             last_txid = txid
         return records, ids
+
+
+def _marked(span: Span | None, dlsn: DLSN) -> DLSN:
+    """The position, which the span of the append names, too."""
+    if span is not None:
+        span.set_attribute(MESSAGE_ID, str(dlsn))
+    return dlsn

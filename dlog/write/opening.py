@@ -1,7 +1,7 @@
 """Becoming the one writer of a log: its lock, the recovery, the tasks of the writer.
 
 Inside: the order of these steps, on the way in and out. Not inside: the segments (``segment_lifecycle``,
-``segment_roller``), taking records (``log_writer``).
+``writer_shell``), taking records (``log_writer``).
 Always: a writer takes its first record after the segments of earlier writers are recovered; a record that it
 took is written before the lock is released, or its caller gets an error.
 
@@ -24,11 +24,9 @@ from dlog.read.read_only_log import ReadOnlyLog
 from dlog.retry_policy import RetryPolicy
 from dlog.statistics_names import LOCK, RECOVER
 from dlog.write.batcher import Batch
-from dlog.write.lock_watch import Follow
 from dlog.write.log_writer import LogWriter
-from dlog.write.observed_writer import ObservedLogWriter
 from dlog.write.segment_lifecycle import SegmentLifecycle
-from dlog.write.segment_roller import SegmentRoller
+from dlog.write.writer_shell import FollowLog, WriterShell
 from ledger.metadata_store import errors as store_errors
 from ledger.metadata_store.lock import DistributedLock, in_order, member_owner
 from ledger.metadata_store.store import MetadataStore
@@ -104,7 +102,7 @@ async def open_log_writer(
     wall_ms: Callable[[], int],
     check_admin: Callable[[], Awaitable[object]],
     check_truncation: Callable[[], Awaitable[object]],
-    follow: Follow | None = None,
+    follow: FollowLog | None = None,
     wait_promoted: Callable[[], Awaitable[None]] = trio.sleep_forever,
 ) -> AsyncIterator[LogWriter]:
     """The writer of a log; see ``Namespace.open_writer``.
@@ -119,13 +117,13 @@ async def open_log_writer(
     """
     retries = RetryPolicy(timeout_s=config.retry_timeout_s, pause_s=config.retry_pause_s)
     async with open_service_tasks() as tasks:
-        newest: SegmentRoller | None = None
+        newest: WriterShell | None = None
         has_written = False
         origin = ""  # read when the writer is opened
 
-        async def take_over(failed_before: Sequence[Batch]) -> SegmentRoller:
+        async def take_over(failed_before: Sequence[Batch]) -> WriterShell:
             nonlocal newest, has_written, origin, config
-            has_written = has_written or (newest is not None and newest.has_written)
+            has_written = has_written or (newest is not None and newest.machine.has_begun)
             while True:
                 with log.operation(LOCK, "lock"):
                     lock = await acquire()
@@ -148,7 +146,7 @@ async def open_log_writer(
                     if follow is None or not isinstance(exc, LogPromotedError):
                         raise
                     # Promoted while this call waited for the lock: the next lock is that of the target.
-            roller = SegmentRoller(
+            shell = WriterShell(
                 log.name,
                 lifecycle,
                 lock,
@@ -159,21 +157,20 @@ async def open_log_writer(
                 follow=follow,
                 bookies_timeout_s=None if has_written else lifecycle.connect_timeout_s,
             )
-            tasks.start_soon(roller.run)
-            tasks.start_soon(partial(roller.serve, purge=config.purge, wait_promoted=wait_promoted))
+            tasks.start_soon(shell.run)
+            tasks.start_soon(partial(shell.serve, purge=config.purge, wait_promoted=wait_promoted))
             if newest is not None:
-                log.recorder.close_source(newest.sender)
-            newest = roller
-            log.recorder.open_source(roller.sender, roller.sender.counters, roller.sender.gauges)
-            return roller
+                log.recorder.close_source(newest)
+            newest = shell
+            log.recorder.open_source(shell, shell.counters, shell.gauges)
+            return shell
 
-        async def begin(failed_before: Sequence[Batch]) -> SegmentRoller:
+        async def begin(failed_before: Sequence[Batch]) -> WriterShell:
             return await retries.while_store_is_away(
                 lambda: take_over(failed_before), store, subject=f"log {log.name}: opening it for writing"
             )
 
-        make = ObservedLogWriter if log.recorder.observes else LogWriter
-        writer = make(
+        writer = LogWriter(
             log.name,
             await begin(()),
             config,
@@ -201,4 +198,4 @@ async def open_log_writer(
                 with trio.move_on_after(PURGE_S):
                     await newest.purger.wait_idle()
         finally:
-            log.recorder.close_source(newest.sender)
+            log.recorder.close_source(newest)

@@ -1,6 +1,6 @@
 """A submitted record and its outcome.
 
-Inside: waiting for a batch to settle. Not inside: settling it (``segment_writer``, ``segment_roller``).
+Inside: waiting for a batch to settle. Not inside: settling it (``segment_writer``, ``writer_machine``).
 Always: an outcome never changes once it is decided; a cancelled wait changes nothing about the record.
 """
 
@@ -18,10 +18,11 @@ from namespace.dlsn import DLSN
 
 async def wait_settled(batch: Batch) -> None:
     """Return when the batch is settled. A cancelled wait changes nothing about the batch."""
-    if not batch.is_settled:
+    if batch.outcome is RecordOutcome.PENDING:
         event = trio.Event()
         batch.on_settled(event.set)
-        batch.want()
+        if not batch.is_wanted:
+            batch.want()
         await event.wait()
 
 
@@ -38,7 +39,7 @@ class Pending:
         self._batch, self._slot = batch, slot
 
     def __repr__(self) -> str:
-        where = f" at {self._dlsn()!r}" if self.outcome is RecordOutcome.DURABLE else ""
+        where = f" at {self.dlsn!r}" if self.outcome is RecordOutcome.DURABLE else ""
         return f"<Pending record: {self.outcome.value}{where}>"
 
     def __await__(self) -> Generator[object, object, DLSN]:
@@ -60,11 +61,7 @@ class Pending:
                 be in the log.
             RuntimeError: The outcome is still PENDING: await the record.
         """
-        if self._batch.error is not None:
-            self._batch.raise_error()
-        if self._batch.outcome is RecordOutcome.PENDING:
-            raise RuntimeError("the record has no outcome yet; await it")
-        return self._dlsn()
+        return self._batch.dlsn(self._slot)
 
     def on_settled(self, callback: Callable[[], None]) -> None:
         """Call the callback in the trio loop when ``outcome`` is decided. It must neither block nor raise.
@@ -73,9 +70,6 @@ class Pending:
         """
         self._batch.on_settled(callback)
         self._batch.want()
-
-    def _dlsn(self) -> DLSN:
-        return DLSN(self._batch.segment_seqno, self._batch.entry_id, self._slot)
 
 
 def settle_future(pending: Pending, future: Future[DLSN]) -> None:

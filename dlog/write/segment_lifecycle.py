@@ -2,7 +2,7 @@
 
 Inside: starting, completing, recovering and deleting a segment; deciding whether a transaction was applied
 whose reply was lost.
-Not inside: when a step happens (``segment_roller``), truncating and purging (``space``), records of the
+Not inside: when a step happens (``writer_shell``), truncating and purging (``space``), records of the
 segment in use (``segment_writer``), the transactions themselves (``namespace.segment_nodes``).
 Always: entries are written to a ledger only after its segment is in the log's metadata; a segment is
 completed only after the end of its ledger is decided; the versions that the writer read when it got the lock

@@ -44,7 +44,7 @@ def event(name: str, **fields: object) -> dict[str, object]:
 class JsonFormatter(logging.Formatter):
     """Formats each line as one JSON object::
 
-        {"time": "2026-11-22T14:03:05.123Z", "level": "WARNING", "logger": "dlog.write.segment_roller",
+        {"time": "2026-11-22T14:03:05.123Z", "level": "WARNING", "logger": "dlog.write.writer_shell",
          "message": "log orders: segment 7 not rolled: ...", "event": "segment.roll_failed",
          "fields": {"log": "orders", "segment": 7}, "context": {"service": "billing"}}
 

@@ -27,7 +27,7 @@ from dlog.repair.log_reading import LogPlace
 from dlog.testing.history import Rule
 from dlog.write import segment_lifecycle, space
 from dlog.write.log_writer import LogWriter
-from dlog.write.segment_roller import SegmentRoller
+from dlog.write.writer_shell import WriterShell
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_store.store import ANY_VERSION, MetadataStore
 from ledger.replication_asked import AskedReplication
@@ -360,9 +360,9 @@ def _no_recovery() -> Iterator[None]:
 def _reopened_behind() -> Iterator[None]:
     original = LogWriter._use
 
-    def use(self: LogWriter, roller: SegmentRoller) -> None:
+    def use(self: LogWriter, shell: WriterShell) -> None:
         last_txid = getattr(self, "_last_txid", None)
-        original(self, roller)
+        original(self, shell)
         if last_txid is not None:
             self._last_txid = last_txid
 

@@ -93,7 +93,7 @@ def test_segments_are_healed_while_logs_are_used_and_operators_die() -> None:
 def test_writers_are_reopened_in_place_in_worlds_whose_sessions_expire() -> None:
     counts: Counter[str] = Counter()
     switches = {kind: kind in LOST_SESSIONS for kind in KINDS}
-    for seed in (0, 4):
+    for seed in (12, 14):  # in others no writer stops and is reopened
         drawn = StreamShape.draw(seed, enabled(switches))
         # A writer that is open for long meets the end of its session.
         shape = attrs.evolve(drawn, reopens=True, rounds_max=80, writers=2, pause_s=0.02)
@@ -120,7 +120,8 @@ def test_a_client_of_a_log_may_be_struck_at_every_299th_step(name: str) -> None:
 
 @pytest.mark.slow
 def test_an_operator_that_heals_may_be_struck_at_every_299th_step() -> None:
-    outcomes = [outcome for _, outcome in sweep(HEALER, 2, stride=299)]
+    # In the first world the operator takes many steps, in the second it heals a segment.
+    outcomes = [outcome for seed in (5, 9) for _, outcome in sweep(HEALER, seed, stride=299)]
     assert len(outcomes) >= 4
     assert [each.violation for each in outcomes if each.violation is not None] == []
     assert sum(each.counts.get("segment healed", 0) for each in outcomes) > 0

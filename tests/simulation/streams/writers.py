@@ -115,7 +115,7 @@ class LogWriterProcess(StreamProcess):
             await self.pause(self.rng.choice([0.0, 0.2, 2.0]) * self.rng.random())
             if world.is_ending or life.is_deleted:
                 return False
-            was_stopped = writer._sender.stopped is not None
+            was_stopped = writer._machine.stopped is not None
             before = list(recorder.submissions)
             durable = [each.txid for each in life.submissions if each.outcome is RecordOutcome.DURABLE]
             try:

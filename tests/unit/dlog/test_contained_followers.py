@@ -17,9 +17,8 @@ from dlog.read.read_ahead import ReadAhead
 from dlog.shards import create_sharded_log, open_sharded_reader
 from dlog.wal import open_wal_in
 from dlog.write.full_ensemble import FullEnsembleWatch
-from dlog.write.segment_roller import SegmentRoller
-from dlog.write.segment_sender import SegmentSender
 from dlog.write.space import Purger
+from dlog.write.writer_shell import WriterShell
 from ledger.metadata_store.lock import DistributedLock
 from ledger.runtime.tasks.failure_domain import contained_failures
 
@@ -83,11 +82,11 @@ async def test_an_error_in_a_follower_is_raised_by_its_next_call_and_the_block_g
 @pytest.mark.parametrize(
     ("owner", "method"),
     [
-        (SegmentRoller, "_step"),
-        (SegmentRoller, "watch_lock"),
+        (WriterShell, "_perform"),
+        (WriterShell, "watch_lock"),
         (DistributedLock, "wait_lost"),
         (FullEnsembleWatch, "run"),
-        (SegmentSender, "serve"),
+        (WriterShell, "keep_time"),
     ],
 )
 async def test_an_error_in_a_task_of_a_writer_ends_that_writer_and_loses_nothing(

@@ -90,7 +90,7 @@ async def test_a_writer_that_loses_its_lock_and_is_reopened_is_counted(tmp_path:
             lock = paths.lock_path(EMBEDDED_NAMESPACE_PATH, "orders")
             (member,) = (await namespace._store.children(lock)).names
             await namespace._store.delete(f"{lock}/{member}")
-            await writer._sender.finished.wait()
+            await writer._shell.finished.wait()
             await writer.reopen()
             await writer.append(b"y")
         seen = namespace.statistics().counters

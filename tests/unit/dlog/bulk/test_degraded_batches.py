@@ -43,7 +43,7 @@ async def test_a_batch_is_written_on_the_two_bookies_that_are_there_and_healed(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with two_of_three() as (cluster, opened):
-        with caplog.at_level(logging.WARNING, logger="dlog.write.segment_roller"):
+        with caplog.at_level(logging.WARNING, logger="dlog.write.full_ensemble"):
             plan, segment = await written(opened, "query")
         (said,) = [each.getMessage() for each in caplog.records if "has only" in each.getMessage()]
         assert f"log a: segment in ledger {segment.ledger_id} has only 2 of 3 bookies (b" in said

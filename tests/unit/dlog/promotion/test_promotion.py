@@ -52,7 +52,7 @@ async def test_a_promotion_copies_onto_the_two_bookies_that_are_there(
         world.config_there = attrs.evolve(CONFIG, ensemble_size=3, write_quorum=3, ack_quorum=2)
         await world.target.start("b2:1")
         async with world.process("one") as namespace:
-            with caplog.at_level(logging.WARNING, logger="dlog.write.segment_roller"):
+            with caplog.at_level(logging.WARNING, logger="dlog.write.full_ensemble"):
                 await namespace.promote_log(LOG, TARGET)
             assert await records_of(namespace) == world.acknowledged
             copied = [await client.metadata(each.ledger_id) for each in await namespace.segments(LOG)]

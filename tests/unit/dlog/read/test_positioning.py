@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dlog.errors import LogTruncatedError
 from dlog.format.record import POSITION_MAX
 from dlog.read.positioning import EntrySearch, TruncatedRange, segment_for_txid, truncated_ranges
-from dlog.write.rolling import should_roll
+from dlog.write.writer_machine import should_roll
 from namespace.dlsn import DLSN
 from namespace.segments.segment import LogSegment
 from namespace.segments.truncation import first_left

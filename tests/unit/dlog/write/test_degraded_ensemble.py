@@ -45,7 +45,7 @@ async def test_a_new_log_is_written_on_the_two_bookies_that_are_there_and_says_s
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened_with_two_of_three() as (_, opened):
-        with caplog.at_level(logging.WARNING, logger="dlog.write.segment_roller"):
+        with caplog.at_level(logging.WARNING, logger="dlog.write.full_ensemble"):
             async with opened.namespace.open_writer("log", create=True) as writer:
                 began_s = trio.current_time()
                 await writer.append(b"one")
@@ -116,8 +116,8 @@ async def test_a_roll_for_a_full_ensemble_that_is_gone_again_begins_no_other_seg
             await trio.sleep(1)
 
         monkeypatch.setattr(opened.client.membership, "wait_writable", at_once)
-        roller: Any = writer._roller
-        roller._full_ensemble.again(0.0)
+        shell: Any = writer._shell
+        shell._full_ensemble.again(0.0)
         await trio.sleep(60)
         assert len(await opened.namespace.segments("log")) == 1
         await writer.append(b"two")

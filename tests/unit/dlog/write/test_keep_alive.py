@@ -118,7 +118,7 @@ async def test_an_idle_log_stays_alive_after_a_roll_by_age_and_its_recovery(auto
             assert [each.is_completed for each in segments] == [True, False]
             assert len(await entries_of(found, 1)) > 10
             # Another writer takes over and recovers the segment that holds control records only.
-            await writer._roller._locks.lock.release()
+            await writer._shell.lock.release()
             async with found.namespace.open_writer("log") as second:
                 await second.append(b"second")
             with pytest.raises(dlog.LogFencedError):

@@ -18,7 +18,7 @@ from dlog.format import large_record
 from dlog.format.envelope import open_envelope
 from dlog.format.large_record import LARGE_RECORD_BYTES_MAX, PartJoiner, head_of, parts_of
 from dlog.write.segment_lifecycle import SegmentLifecycle
-from dlog.write.segment_sender import SegmentInUse, SegmentSender
+from dlog.write.writer_machine import SegmentInUse, WriterMachine
 from ledger.errors import LedgerWriteError
 from namespace.segments.segment import EMPTY_SEGMENT_TXID
 
@@ -126,20 +126,20 @@ async def unreachable(*_: object) -> None:
 
 def fail_behind_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the first ledger fail when all parts of a large record but the last are durable in it."""
-    send_parts = SegmentSender._send_parts
+    send_parts = WriterMachine._send_parts
     failed: list[SegmentInUse] = []
 
-    def fail_once(self: SegmentSender, in_use: SegmentInUse, batch: Any) -> bool:
+    def fail_once(self: WriterMachine, in_use: SegmentInUse, batch: Any) -> bool:
         if not failed:
             failed.append(in_use)
             send_parts(self, in_use, batch)
         elif in_use is not failed[0]:
             return send_parts(self, in_use, batch)
         elif in_use.writer._lac == in_use.writer.entry_count - 1:
-            self._segment_failed(in_use, LedgerWriteError(in_use.segment.ledger_id, "no ack quorum"))
+            self.fail(in_use, LedgerWriteError(in_use.segment.ledger_id, "no ack quorum"))
         return False  # called again after each acknowledgement
 
-    monkeypatch.setattr(SegmentSender, "_send_parts", fail_once)
+    monkeypatch.setattr(WriterMachine, "_send_parts", fail_once)
 
 
 async def test_the_limit_is_the_writer_s_and_none_is_for_a_namespace_that_java_reads(

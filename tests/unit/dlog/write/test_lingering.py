@@ -12,10 +12,10 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from dlog.config import WriterConfig
+from dlog.errors import WriterClosedError
 from dlog.format.compression import Compression
 from dlog.write.pending import Pending
-from dlog.write.segment_sender import SegmentInUse, SegmentSender
-from dlog.write.segment_writer import SegmentWriter
+from dlog.write.writer_shell import WriterShell
 from namespace.segments.segment import LogSegment
 
 LINGER_MS = 10.0
@@ -57,19 +57,20 @@ class Ledger:
 
 
 class Sending:
-    """A sender with a segment in use."""
+    """A writer with a segment in use. None of its tasks runs."""
 
     def __init__(self, **config: Any) -> None:
-        self.sender = SegmentSender(WriterConfig(**config), on_progress=lambda: None)
+        unused: Any = None
+        self.shell = WriterShell("log", unused, unused, WriterConfig(**config), last_txid=-1)
+        self.machine = self.shell.machine
         self.ledger = Ledger()
         handle: Any = self.ledger
         segment = LogSegment(segment_seqno=1, ledger_id=7, first_txid=1)
-        writer = SegmentWriter(1, 7, 1, Compression.NONE)
-        self.sender.use(SegmentInUse(writer, handle, segment, 0.0))
+        self.machine.begin(handle, segment, Compression.NONE)
 
     def submit(self) -> Pending:
-        pending = Pending(*self.sender.batcher.add(b"record", 1))
-        self.sender.pump()
+        pending = Pending(*self.machine.batcher.add(b"record", 1))
+        self.machine.pump()
         return pending
 
     @property
@@ -81,7 +82,7 @@ class Sending:
 async def sending(nursery: trio.Nursery) -> Sending:
     """One record was sent, and acknowledged, at this moment."""
     sending = Sending(linger_ms=LINGER_MS)
-    nursery.start_soon(sending.sender.send_held)
+    nursery.start_soon(sending.shell.send_held)
     sending.submit()
     sending.ledger.confirm()
     return sending
@@ -117,7 +118,7 @@ async def test_a_record_that_comes_when_the_time_is_over_takes_the_held_ones_wit
     assert sending.entry_count == 1
     sending.submit()
     assert sending.entry_count == 2
-    assert not sending.sender.batcher
+    assert not sending.machine.batcher
 
 
 async def test_awaiting_a_held_record_sends_it_without_a_delay(
@@ -146,7 +147,7 @@ async def test_a_record_whose_outcome_is_called_back_is_not_held(
 
 async def test_closing_sends_what_is_held(autojump_clock: MockClock, sending: Sending) -> None:
     sending.submit()
-    sending.sender.begin_closing()
+    sending.machine.close(WriterClosedError("log"))
     assert sending.entry_count == 2
     sending.ledger.confirm()
     sending.submit()
@@ -155,8 +156,8 @@ async def test_closing_sends_what_is_held(autojump_clock: MockClock, sending: Se
 
 async def test_a_full_entry_is_not_held(autojump_clock: MockClock, sending: Sending) -> None:
     sending.submit()
-    sending.sender.batcher.cut()
-    sending.sender.pump()
+    sending.machine.batcher.cut()
+    sending.machine.pump()
     assert sending.entry_count == 2
 
 

@@ -12,14 +12,14 @@ import trio.testing
 import dlog
 from dlog.config import WriterConfig
 from dlog.errors import TooFewBookiesError
-from dlog.write.segment_roller import SegmentRoller
+from dlog.write.writer_shell import WriterShell
 from ledger.codes import Code
 from ledger.errors import LedgerWriteError, NotEnoughBookiesError
 from ledger.wire.messages import AddRequest
 from tests.fakes.dict_bookies import open_cluster
 from tests.fakes.dict_namespace import CONFIG, open_on
 from tests.unit.dlog.test_expired_sessions import program
-from tests.unit.dlog.write.test_segment_roller import Lock, ScriptedLedger, ScriptedSegments, submitted
+from tests.unit.dlog.write.test_writer_shell import Lock, ScriptedLedger, ScriptedSegments, submitted
 
 FOUR = attrs.evolve(CONFIG, ensemble_size=4, write_quorum=4, ack_quorum=4, connect_timeout_s=10)
 
@@ -84,14 +84,14 @@ async def test_a_writer_that_has_written_waits_for_its_bookies_as_long_as_for_al
     segments.may_recover.set()
     lock: Any = Lock()
     config = WriterConfig(retry_timeout_s=60)
-    roller = SegmentRoller("log", segments, lock, config, last_txid=-1, bookies_timeout_s=10)
+    shell = WriterShell("log", segments, lock, config, last_txid=-1, bookies_timeout_s=10)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(roller.run)
-        batch = submitted(roller, b"one")
+        nursery.start_soon(shell.run)
+        batch = submitted(shell, b"one")
         await trio.testing.wait_all_tasks_blocked()
         segments.ledgers[0].fail(LedgerWriteError(0, "its bookies are gone"))
         while len(segments.ledgers) < 2:
-            assert roller.sender.stopped is None
+            assert shell.machine.stopped is None
             await trio.sleep(1)
         await trio.testing.wait_all_tasks_blocked()
         segments.ledgers[1].confirm(0)

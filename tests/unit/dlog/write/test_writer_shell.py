@@ -1,4 +1,4 @@
-"""The segment roller and its sender: failed ledgers, lost sessions, visibility, waiting for capacity."""
+"""The shell of a writer with its machine: failed ledgers, lost sessions, visibility, waiting for capacity."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dlog.errors import (
 from dlog.format.compression import Compression
 from dlog.write.batcher import Batch
 from dlog.write.pending import Pending, wait_settled
-from dlog.write.segment_roller import SegmentRoller
+from dlog.write.writer_shell import WriterShell
 from ledger.errors import LedgerError, LedgerFencedError, LedgerWriteError
 from ledger.metadata_store.memory import MemoryStore, MemoryTree
 from ledger.runtime.statistics import Recorder
@@ -108,12 +108,12 @@ async def test_records_in_flight_settle_at_once_when_the_session_is_over(
 ) -> None:
     segments: Any = UnreachableSegments()
     lock: Any = Lock()
-    roller = SegmentRoller("log", segments, lock, WriterConfig(), last_txid=-1)
+    shell = WriterShell("log", segments, lock, WriterConfig(), last_txid=-1)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(roller.run)
-        nursery.start_soon(roller.watch_lock)
-        pending = Pending(*roller.sender.batcher.add(b"a", 1))
-        roller.sender.pump()
+        nursery.start_soon(shell.run)
+        nursery.start_soon(shell.watch_lock)
+        pending = Pending(*shell.machine.batcher.add(b"a", 1))
+        shell.machine.pump()
         while segments.ledger.callback is None:
             await trio.lowlevel.checkpoint()
         began_s = trio.current_time()
@@ -125,7 +125,7 @@ async def test_records_in_flight_settle_at_once_when_the_session_is_over(
         assert trio.current_time() == began_s
         assert pending.outcome is RecordOutcome.UNKNOWN
         assert segments.recoveries == 1
-        assert isinstance(roller.sender.stopped, LogFencedError)
+        assert isinstance(shell.machine.stopped, LogFencedError)
 
 
 class ScriptedLedger:
@@ -168,7 +168,7 @@ class ScriptedLedger:
             await self._replied.wait()
 
     def reply(self, bytes_in_flight: int) -> None:
-        """The slowest replica replies; so many bytes are still in flight."""
+        """The slowest replica replies; this many bytes are still in flight."""
         self.bytes_in_flight = bytes_in_flight
         self._replied.set()
         self._replied = trio.Event()
@@ -238,37 +238,37 @@ class ScriptedSegments:
 
 
 @asynccontextmanager
-async def running(**config: Any) -> AsyncIterator[tuple[SegmentRoller, Any, trio.Nursery]]:
-    """A roller with this configuration, over segments that the test drives."""
+async def running(**config: Any) -> AsyncIterator[tuple[WriterShell, Any, trio.Nursery]]:
+    """A shell with this configuration, over segments that the test drives."""
     segments: Any = ScriptedSegments()
     lock: Any = Lock()
-    roller = SegmentRoller("log", segments, lock, WriterConfig(**config), last_txid=-1)
+    shell = WriterShell("log", segments, lock, WriterConfig(**config), last_txid=-1)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(roller.run)
-        yield roller, segments, nursery
+        nursery.start_soon(shell.run)
+        yield shell, segments, nursery
         nursery.cancel_scope.cancel()
 
 
-def submitted(roller: SegmentRoller, payload: bytes) -> Batch:
+def submitted(shell: WriterShell, payload: bytes) -> Batch:
     """The batch of one record, which is sent at once also beside batches in flight."""
-    batch, _ = roller.sender.batcher.add(payload, 1)
-    roller.sender.batcher.cut()
-    roller.sender.pump()
+    batch, _ = shell.machine.batcher.add(payload, 1)
+    shell.machine.batcher.cut()
+    shell.machine.pump()
     return batch
 
 
 async def test_a_batch_is_visible_only_after_a_later_entry_with_its_lac_is_durable() -> None:
-    async with running() as (roller, segments, nursery):
-        mine = submitted(roller, b"mine")
+    async with running() as (shell, segments, nursery):
+        mine = submitted(shell, b"mine")
         await trio.testing.wait_all_tasks_blocked()
         (ledger,) = segments.ledgers
-        submitted(roller, b"in flight together")  # carries a LAC before mine
+        submitted(shell, b"in flight together")  # carries a LAC before mine
         ledger.confirm(0)
         assert mine.outcome is RecordOutcome.DURABLE
         visible = [trio.Event(), trio.Event()]
 
         async def flush(event: trio.Event) -> None:
-            await roller.sender.make_visible(mine)
+            await shell.make_visible(mine)
             event.set()
 
         for event in visible:
@@ -284,23 +284,23 @@ async def test_a_batch_is_visible_only_after_a_later_entry_with_its_lac_is_durab
         assert ledger.visible == 0
         assert visible[0].is_set()
         assert visible[1].is_set()
-        submitted(roller, b"later")
-        await roller.sender.make_visible(mine)
+        submitted(shell, b"later")
+        await shell.make_visible(mine)
         assert len(ledger.carried) == 4, "a visible batch needs no control record"
 
 
 async def test_the_next_segment_starts_only_when_the_one_before_is_visible() -> None:
-    async with running(segment_bytes_max=100) as (roller, segments, _):
-        submitted(roller, bytes(100))
+    async with running(segment_bytes_max=100) as (shell, segments, _):
+        submitted(shell, bytes(100))
         await trio.testing.wait_all_tasks_blocked()
         (old,) = segments.ledgers
         old.confirm(0)
         await trio.testing.wait_all_tasks_blocked()
         for number in range(3):
-            submitted(roller, b"during the roll %d" % number)
+            submitted(shell, b"during the roll %d" % number)
         segments.may_roll.set()
         await trio.testing.wait_all_tasks_blocked()
-        next_batch = submitted(roller, b"for the next segment")
+        next_batch = submitted(shell, b"for the next segment")
         for entry_id in (1, 3):
             old.confirm(entry_id)
             await trio.testing.wait_all_tasks_blocked()
@@ -313,16 +313,16 @@ async def test_the_next_segment_starts_only_when_the_one_before_is_visible() -> 
 
 
 async def test_during_closing_a_batch_is_visible_only_after_its_segment_is_closed() -> None:
-    async with running() as (roller, segments, nursery):
-        mine = submitted(roller, b"mine")
+    async with running() as (shell, segments, nursery):
+        mine = submitted(shell, b"mine")
         await trio.testing.wait_all_tasks_blocked()
         segments.ledgers[0].confirm(0)
-        nursery.start_soon(roller.aclose)
+        nursery.start_soon(shell.aclose)
         await trio.testing.wait_all_tasks_blocked()
         visible = trio.Event()
 
         async def flush() -> None:
-            await roller.sender.make_visible(mine)
+            await shell.make_visible(mine)
             visible.set()
 
         nursery.start_soon(flush)
@@ -330,12 +330,12 @@ async def test_during_closing_a_batch_is_visible_only_after_its_segment_is_close
         assert not visible.is_set()
         segments.may_close.set()
         await visible.wait()
-        assert roller.sender.stopped is None
+        assert shell.machine.stopped is None
 
 
 async def test_a_recovery_that_no_retry_mends_stops_the_writer_with_an_unknown_outcome() -> None:
-    async with running() as (roller, segments, _):
-        batch = submitted(roller, b"in flight")
+    async with running() as (shell, segments, _):
+        batch = submitted(shell, b"in flight")
         await trio.testing.wait_all_tasks_blocked()
         segments.recovery_error = LogMetadataError("the ledger's metadata does not parse")
         segments.may_recover.set()
@@ -343,17 +343,17 @@ async def test_a_recovery_that_no_retry_mends_stops_the_writer_with_an_unknown_o
         with trio.fail_after(60):
             await wait_settled(batch)
         assert batch.outcome is RecordOutcome.UNKNOWN
-        assert isinstance(roller.sender.stopped, LogWriteError)
+        assert isinstance(shell.machine.stopped, LogWriteError)
         assert segments.recoveries == 1
 
 
 async def test_waiting_for_capacity_ends_in_the_smallest_window() -> None:
-    async with running(bytes_in_flight_max=1) as (roller, segments, nursery):
-        submitted(roller, b"")
+    async with running(bytes_in_flight_max=1) as (shell, segments, nursery):
+        submitted(shell, b"")
         has_capacity = trio.Event()
 
         async def wait() -> None:
-            await roller.sender.wait_capacity()
+            await shell.wait_capacity()
             has_capacity.set()
 
         nursery.start_soon(wait)
@@ -365,23 +365,21 @@ async def test_waiting_for_capacity_ends_in_the_smallest_window() -> None:
 
 
 @asynccontextmanager
-async def waiting_for_a_slow_replica() -> AsyncIterator[
-    tuple[SegmentRoller, Any, trio.Event, list[Exception]]
-]:
+async def waiting_for_a_slow_replica() -> AsyncIterator[tuple[WriterShell, Any, trio.Event, list[Exception]]]:
     """A task waits for capacity: nothing waits to become durable, but the ledger holds too many bytes."""
-    async with running(bytes_in_flight_max=100) as (roller, segments, nursery):
-        submitted(roller, b"confirmed")
+    async with running(bytes_in_flight_max=100) as (shell, segments, nursery):
+        submitted(shell, b"confirmed")
         await trio.testing.wait_all_tasks_blocked()
         (ledger,) = segments.ledgers
         ledger.confirm(0)
         ledger.bytes_in_flight = 200
-        assert roller.sender.waiting_bytes == 0
-        assert roller.sender.is_over_limit
+        assert shell.machine.waiting_bytes == 0
+        assert shell.machine.is_over_limit
         returned, raised = trio.Event(), list[Exception]()
 
         async def wait() -> None:
             try:
-                await roller.sender.wait_capacity()
+                await shell.wait_capacity()
             except WriteError as exc:
                 raised.append(exc)
             returned.set()
@@ -389,7 +387,7 @@ async def waiting_for_a_slow_replica() -> AsyncIterator[
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
         assert not returned.is_set()
-        yield roller, segments, returned, raised
+        yield shell, segments, returned, raised
 
 
 async def test_waiting_for_a_slow_replica_ends_with_its_answer_and_without_polling(
@@ -411,7 +409,7 @@ async def test_waiting_for_a_slow_replica_ends_with_its_answer_and_without_polli
 async def test_waiting_for_a_slow_replica_outlasts_its_ledger_until_the_recovery(
     mock_clock: trio.testing.MockClock,
 ) -> None:
-    async with waiting_for_a_slow_replica() as (roller, segments, returned, raised):
+    async with waiting_for_a_slow_replica() as (shell, segments, returned, raised):
         segments.ledgers[0].fail(LedgerWriteError(0, "no ack quorum"))
         await trio.testing.wait_all_tasks_blocked()
         assert not returned.is_set()
@@ -419,17 +417,17 @@ async def test_waiting_for_a_slow_replica_outlasts_its_ledger_until_the_recovery
         await trio.testing.wait_all_tasks_blocked()
         assert returned.is_set()
         assert raised == []
-        assert not roller.sender.is_over_limit
+        assert not shell.machine.is_over_limit
 
 
 async def test_waiting_for_a_slow_replica_ends_when_the_writer_stops(
     mock_clock: trio.testing.MockClock,
 ) -> None:
-    async with waiting_for_a_slow_replica() as (roller, segments, returned, raised):
-        submitted(roller, b"not confirmed")
-        roller._locks.lock.lost.set()  # type: ignore[attr-defined]
+    async with waiting_for_a_slow_replica() as (shell, segments, returned, raised):
+        submitted(shell, b"not confirmed")
+        shell.lock.lost.set()  # type: ignore[attr-defined]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(roller.watch_lock)
+            nursery.start_soon(shell.watch_lock)
         await trio.testing.wait_all_tasks_blocked()
         assert returned.is_set()
         assert [type(exc) for exc in raised] == [LogLockLostError]
