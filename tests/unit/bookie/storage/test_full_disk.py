@@ -219,3 +219,14 @@ async def test_the_reserve_is_made_only_while_there_is_plenty(tmp_path: Path) ->
     assert reserve.held_bytes() == 6 * MIB
     reserve.release()
     assert reserve.held_bytes() == 0
+
+
+async def test_a_flush_for_which_too_little_is_free_is_not_tried(tmp_path: Path) -> None:
+    """It would take what is free from others for a while, and then remove it again."""
+    disk = SmallDisk(tmp_path, 64 * MIB)
+    async with open_storage(disk, config_for(tmp_path)) as storage:
+        await add(storage, range(3000))
+        disk.others_bytes += disk.free_bytes() - MIB
+        with pytest.raises(StorageFailedError, match="no space left to flush"):
+            await storage.flush()
+        assert not disk.has_refused
