@@ -1,8 +1,9 @@
 """The auditor: finds ledgers that lost replicas, and marks them for the workers.
 
 Inside: following the bookies and the delay, the audit of all ledgers' metadata, the check that reads from all
-ledgers, those of placement and of replicas. Not inside: when an audit is due (``lost_bookies``), the rules of
-the checks (``placement_check``, ``replicas_check``), the election, restoring replicas (``worker``).
+ledgers, those of placement and of replicas. Not inside: ledgers of bookies that came back
+(``returned_bookies``), visiting and marking (``ledger_visits``), when an audit is due (``lost_bookies``), the
+rules of the checks (``placement_check``, ``replicas_check``), the election, restoring replicas (``worker``).
 Always: an audit marks a bookie's ledgers only if the bookie is neither writable nor read-only, by lists read
 after the metadata; nothing is marked while auto-recovery is switched off; an audit that failed is repeated.
 
@@ -14,37 +15,33 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterable
 
 import attrs
 import trio
 
-from ledger.catalog.catalog import LedgerCatalog, Versioned
+from ledger.catalog.catalog import Versioned
 from ledger.context import ClientContext
-from ledger.errors import LedgerError, MetadataFormatError, NoSuchLedgerError
-from ledger.fragments.entry_lists import EntryLists
-from ledger.fragments.fragments import fragments_of
+from ledger.errors import LedgerError, MetadataFormatError
 from ledger.fragments.ledger_check import LedgerCheck, last_entry_of
 from ledger.fragments.placement_check import PlacementFindings, Placing, ledger_placing
 from ledger.fragments.registered import read_cookie_owners, read_registered
-from ledger.fragments.replicas_check import NOTHING, ReplicaCount, ReplicaFindings
+from ledger.fragments.replicas_check import ReplicaFindings
 from ledger.metadata_store.errors import ConnectionLostError, SessionExpiredError
 from ledger.metadata_store.store import MetadataStore
 from ledger.replication.config import ReplicationConfig
+from ledger.replication.ledger_visits import OPEN_PAUSE_S, LedgerVisits
 from ledger.replication.lost_bookies import Action, AuditNow, CancelAudit, LostBookies, ScheduleAudit
 from ledger.replication.marks import RecoveryDelay, RegularCheck, UnderReplicatedLedgers
+from ledger.replication.returned_bookies import ReturnedBookies
 from ledger.runtime.clock import wall_ms
 from ledger.runtime.events import event
 from ledger.runtime.tasks.failure_domain import report_contained
-from ledger.runtime.tasks.task_errors import for_each
 
 logger = logging.getLogger(__name__)
 
-TASKS_MAX = 1000
 REST = 79  # times the length of a mark that no worker can use before another bookie is registered
 REST_S_MAX = 0.4
-OPEN_PAUSE_S = 2.0  # between two looks at a ledger that is being written
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 
 
@@ -87,11 +84,11 @@ class Auditor:
         self.stats = stats or AuditorStats()
         self._context, self._session, self._marks, self._config = context, session, marks, config
         self._root, self._wall_ms = context.catalog.root, wall_ms
-        self._catalog = LedgerCatalog(session, self._root, context.catalog.layout)
+        self._visits = LedgerVisits(context, session, marks, config)
+        self._returned = ReturnedBookies(context, session, marks, config, self._visits, self._note_marked)
         self._check = LedgerCheck(
             context, percentage=config.verified_percentage, reads_max=config.reads_in_flight_max
         )
-        self._lists = EntryLists(context, trio.CapacityLimiter(config.reads_in_flight_max))
         self._wake = trio.Event()
         self._audit_at: float | None = None
         self._is_audit_due = False
@@ -107,6 +104,8 @@ class Auditor:
         await self._marks.init_recovery_delay(self._config.lost_bookie_delay_s)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow_bookies)
+            nursery.start_soon(self._returned.follow, lambda: self._wake)
+            nursery.start_soon(self._returned.check_returned)
             config = self._config
             for check, interval_s, run in (
                 (RegularCheck.READS, config.ledger_check_interval_s, self.check_ledgers),
@@ -139,11 +138,13 @@ class Auditor:
             named.clear()
             is_open.clear()
             wake = self._wake
-            await self._for_each_ledger(note)
+            await self._visits.for_each(note)
             # After the metadata, so that a bookie that has just joined and got a ledger is not lost.
             registered = await read_registered(self._session, self._root)
             if await self._marks.is_enabled():
                 break
+        if all(one <= registered.all for ensembles in sets for one in ensembles):
+            self._returned.absences.on_closed(named.keys() - is_open, began_s, trio.current_time())
         marked, rest = 0, REST
         waiting: list[int] = []
         for ledger_id, ensembles in sorted(named.items()):
@@ -151,7 +152,9 @@ class Auditor:
             if short and ledger_id not in is_open and all(registered.writable <= one for one in short):
                 waiting.append(ledger_id)
             elif short:
-                marked += await self._mark(ledger_id, sorted(frozenset().union(*short) - registered.all))
+                marked += await self._visits.mark(
+                    ledger_id, sorted(frozenset().union(*short) - registered.all)
+                )
         if waiting:
             logger.info(
                 "audit: %d ledgers lack replicas that no other bookie can take; they are marked slowly",
@@ -165,7 +168,7 @@ class Auditor:
                 rest = 0
             mark_s = trio.current_time()
             if lost := sorted(frozenset().union(*named[ledger_id]) - registered.all):
-                marked += await self._mark(ledger_id, lost)
+                marked += await self._visits.mark(ledger_id, lost)
             with trio.move_on_after(min(REST_S_MAX, rest * (trio.current_time() - mark_s))):
                 await wake.wait()
         self.stats.audits += 1
@@ -205,10 +208,10 @@ class Auditor:
             bad = (await self._check.find(current, lac, registered)).bad
             # Bookies that are not registered are left to the audit, which waits for the delay.
             lost = sorted({bookie for one in bad for bookie in one.bookies if bookie in registered.all})
-            if lost and await self._is_unchanged(current):
-                marked += await self._mark(current.ledger_id, lost)
+            if lost and await self._visits.is_unchanged(current):
+                marked += await self._visits.mark(current.ledger_id, lost)
 
-        await self._for_each_ledger(check)
+        await self._visits.for_each(check)
         await self._marks.set_checked(RegularCheck.READS)
         self.stats.ledger_checks += 1
         self.stats.ledger_check_s += trio.current_time() - began_s
@@ -237,11 +240,11 @@ class Auditor:
                 placing is Placing.BAD
                 and self._config.repairs_placement
                 and await self._marks.is_enabled()
-                and await self._is_unchanged(current)
+                and await self._visits.is_unchanged(current)
             ):
-                found.marked += await self._mark(current.ledger_id, ())
+                found.marked += await self._visits.mark(current.ledger_id, ())
 
-        await self._for_each_ledger(check)
+        await self._visits.for_each(check)
         if self._config.marked_grace_s:
             oldest_ms = self._wall_ms() - self._config.marked_grace_s * 1000
             marks = [one.mark.ctime_ms for one in await self._marks.marked()]
@@ -284,10 +287,10 @@ class Auditor:
             except LedgerError:
                 found.unknown += 1
                 return
-            count = await self._count(current, lac, registered)
+            count = await self._visits.count(current, lac, registered)
             if count is not None and count.lacking and not metadata.is_closed:
                 await trio.sleep(OPEN_PAUSE_S)  # a bookie may only be a little behind the others
-                count = await self._count(current, lac, registered)
+                count = await self._visits.count(current, lac, registered)
             found.ledgers += 1
             if count is None:
                 found.unknown += 1
@@ -297,10 +300,10 @@ class Auditor:
             found.below_write_quorum += count.is_below_write_quorum
             # Bookies that are not registered are left to the audit, which waits for the delay.
             lost = sorted(count.lacking & registered)
-            if lost and await self._is_unchanged(current):
-                found.marked += await self._mark(ledger_id, lost)
+            if lost and await self._visits.is_unchanged(current):
+                found.marked += await self._visits.mark(ledger_id, lost)
 
-        await self._for_each_ledger(check)
+        await self._visits.for_each(check)
         found.at_ms = await self._marks.set_checked(RegularCheck.REPLICAS)
         self.stats.replicas = found
         self.stats.replicas_checks += 1
@@ -322,27 +325,15 @@ class Auditor:
         )
         return found
 
-    async def _count(self, current: Versioned, lac: int, registered: frozenset[str]) -> ReplicaCount | None:
-        """The count of a ledger's replicas up to the LAC; None if a bookie gives no list."""
-        metadata = current.metadata
-        bookies = {bookie for ensemble in metadata.ensembles for bookie in ensemble.bookies}
-        lists = await self._lists.of_each(current.ledger_id, bookies & registered)
-        held = {bookie: one for bookie, one in lists.items() if one is not None}
-        if len(held) < len(lists):
-            return None
-        held |= dict.fromkeys(bookies - registered, NOTHING)
-        count = ReplicaCount(fragments_of(metadata, lac), metadata.ack_quorum, held)
-        for part in count.ranges():
-            count.count(*part)
-            await trio.lowlevel.checkpoint()
-        return count
-
     # --- lost bookies ---------------------------------------------------------------------------------------
 
     async def _follow_bookies(self) -> None:
         while True:
             await self._context.membership.wait_change()
             self._wake_up()
+
+    def _note_marked(self, ledgers: int) -> None:
+        self.stats.ledgers_marked += ledgers
 
     def _wake_up(self) -> None:
         self._wake.set()
@@ -431,7 +422,7 @@ class Auditor:
                     self.stats.audits_cancelled += self._audit_at is not None
                     self._audit_at = None
 
-    # --- all ledgers ----------------------------------------------------------------------------------------
+    # --- regular checks -------------------------------------------------------------------------------------
 
     async def _run_regularly(
         self, check: RegularCheck, interval_s: float, run: Callable[[], Awaitable[object]]
@@ -480,53 +471,3 @@ class Auditor:
             return 0 if math.isfinite(interval_s) else interval_s
         # The clock of the last auditor may have been ahead.
         return min(max(0.0, checked_ms / 1000 + interval_s - self._wall_ms() / 1000), interval_s)
-
-    async def _for_each_ledger(self, visit: Callable[[Versioned], Awaitable[None]]) -> None:
-        limiter = trio.CapacityLimiter(self._config.reads_in_flight_max)
-
-        async def read(ledger_id: int) -> None:
-            async with limiter:
-                try:
-                    current = await self._catalog.get(ledger_id)
-                except NoSuchLedgerError:
-                    return
-                except MetadataFormatError as exc:
-                    logger.error(
-                        "ledger %d is not audited: %s",
-                        ledger_id,
-                        exc,
-                        extra=event("ledger.not_audited", ledger=ledger_id, error=exc),
-                    )
-                    return
-                try:
-                    await visit(current)
-                except (ConnectionLostError, SessionExpiredError):
-                    raise  # the round is repeated: it must not count as complete
-                except Exception as exc:  # the other ledgers are looked at all the same
-                    report_contained("audit of a ledger", exc, ledger_id=ledger_id)
-
-        async with aclosing(self._catalog.ledger_ranges()) as ranges:
-            async for found in ranges:
-                ids = found.ledger_ids
-                for at in range(0, len(ids), TASKS_MAX):
-                    await for_each(read, ids[at : at + TASKS_MAX])
-
-    async def _mark(self, ledger_id: int, lost: Sequence[str]) -> bool:
-        try:
-            await self._marks.mark(ledger_id, lost)
-        except MetadataFormatError as exc:
-            logger.error(
-                "ledger %d is not marked: %s",
-                ledger_id,
-                exc,
-                extra=event("ledger.not_marked", ledger=ledger_id, error=exc),
-            )
-            return False
-        return True
-
-    async def _is_unchanged(self, current: Versioned) -> bool:
-        """False if the ledger changed during its check; its writer may have replaced the bookie."""
-        try:
-            return (await self._catalog.get_newest(current.ledger_id)).version == current.version
-        except NoSuchLedgerError:
-            return False

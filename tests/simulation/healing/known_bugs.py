@@ -34,6 +34,7 @@ from ledger.replication.autorecovery import AutoRecovery
 from ledger.replication.election import AuditorElection
 from ledger.replication.fragment_copy import FragmentCopy
 from ledger.replication.ledger_restorer import LedgerRestorer, Outcome
+from ledger.replication.ledger_visits import LedgerVisits
 from ledger.replication.marks import TakenLedger, UnderReplicatedLedgers
 from tests.simulation import checkers
 from tests.simulation.healing import rules
@@ -291,19 +292,19 @@ def _holes_left() -> Iterator[None]:
     rules.no_ledger_names_a_lost_bookie,
 )
 def _bookie_forgotten() -> Iterator[None]:
-    seen: dict[Auditor, frozenset[str]] = {}
-    audit_all, mark = Auditor.audit, Auditor._mark
+    seen: dict[LedgerVisits, frozenset[str]] = {}
+    audit_all, mark = Auditor.audit, LedgerVisits.mark
 
     async def audit(self: Auditor) -> int:
         registered = await read_registered(self._session, self._root)
-        seen[self] = seen.get(self, frozenset()) | registered.all
+        seen[self._visits] = seen.get(self._visits, frozenset()) | registered.all
         return await audit_all(self)
 
-    async def mark_known(self: Auditor, ledger_id: int, lost: Sequence[str]) -> bool:
+    async def mark_known(self: LedgerVisits, ledger_id: int, lost: Sequence[str]) -> bool:
         known = [bookie for bookie in lost if bookie in seen.get(self, frozenset())]
         return await mark(self, ledger_id, known) if known else False
 
-    with patch.object(Auditor, "audit", audit), patch.object(Auditor, "_mark", mark_known):
+    with patch.object(Auditor, "audit", audit), patch.object(LedgerVisits, "mark", mark_known):
         yield
 
 

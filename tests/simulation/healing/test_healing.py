@@ -36,14 +36,14 @@ FOUND_AT = {
     "open end copied without a fence": 16,
     "new bookie that is in the ensemble already": 1,
     "mark removed although a fragment was left out": 14,
-    "open ledger closed at its LAC": 19,
+    "open ledger closed at its LAC": 34,
     "open ledger closed without the grace": 16,
     "open ledger closed without a replacement": 2,
     "entries above the LAC copied into a member": 4,
     "holes of a member that is back are left": 0,
     "bookie forgotten that was lost while there was no auditor": 3,
-    "worker that goes on after its session": 68,
-    "lock taken again while it is being released": 332,
+    "worker that goes on after its session": 34,
+    "lock taken again while it is being released": 60,
 }
 
 

@@ -12,11 +12,25 @@ from trio.testing import MockClock
 
 from ledger.catalog.paths import cookie_path, readonly_path
 from ledger.metadata_store.errors import ConnectionLostError
+from ledger.replication.absences import SETTLE_S
 from ledger.replication.config import ReplicationConfig
+from ledger.replication.ledger_visits import OPEN_PAUSE_S
 from ledger.replication.marks import RegularCheck, UnderReplicatedLedgers
+from ledger.replication.returned_bookies import RETURN_PAUSE_S
 from ledger.runtime.clock import wall_ms
 from tests.fakes.dict_namespace import WatchedStore
-from tests.fakes.replication_world import ReplicationWorld, open_world
+from tests.fakes.replication_world import PAYLOADS, ReplicationWorld, open_world
+
+
+class Paths:
+    """Notes the nodes that are read."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    async def __call__(self, kind: str, path: str) -> None:
+        self.seen.add(path)
+
 
 CONFIG = ReplicationConfig(lost_bookie_delay_s=60)
 MEMBERS = [("b1:1", "b2:1", "b3:1"), ("b3:1", "b4:1", "b5:1"), ("b4:1", "b5:1", "b2:1")]
@@ -294,6 +308,64 @@ async def test_a_higher_percentage_finds_a_hole_in_the_middle() -> None:
             ledger_id = await world.closed_ledger()
             del world.cluster.bookies["b2:1"].ledgers[ledger_id].entries[5]
             assert await world.auditor.check_ledgers() == found
+
+
+async def test_a_hole_that_a_dead_writer_left_is_marked_when_its_bookie_is_back(
+    autojump_clock: MockClock,
+) -> None:
+    """And no ledger is read that was closed before the bookie left."""
+    async with open_world(3, CONFIG) as world:
+        old = await world.closed_ledger()
+        async with audited(world):
+            await trio.sleep(SETTLE_S)
+            left_open, closed = await world.client.create(), await world.client.create()
+            await world.lose("b2:1")
+            for writer in (left_open, closed):
+                writer.note_missed = lambda _ledger_id, _bookie: None  # the writer's process is killed
+                await writer.append_many(PAYLOADS)
+                await writer.append(b"shows what is confirmed")
+            await closed.close()
+            left_open.abandon()
+            assert await marked(world) == {}
+            world.session.before = note = Paths()
+            await world.start("b2:1")
+            await trio.sleep(RETURN_PAUSE_S + OPEN_PAUSE_S + 1)
+            assert await marked(world) == {one.ledger_id: ("b2:1",) for one in (left_open, closed)}
+            path = world.client.context.catalog.path
+            assert path(closed.ledger_id) in note.seen
+            assert path(old) not in note.seen
+            assert world.auditor.stats.audits == 1
+
+
+async def test_a_look_at_returned_bookies_is_repeated_after_a_lost_connection(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world(3, CONFIG) as world, audited(world):
+        writer = await world.client.create()
+        await world.lose("b2:1")
+        writer.note_missed = lambda _ledger_id, _bookie: None
+        await writer.append_many(PAYLOADS)
+        await writer.close()
+        await world.start("b2:1")
+        await trio.sleep(1)
+        world.session.suspend()
+        await trio.sleep(RETURN_PAUSE_S + 3)
+        world.session.resume()
+        await trio.sleep(20)
+        assert await marked(world) == {writer.ledger_id: ("b2:1",)}
+
+
+async def test_a_ledger_that_lacks_nothing_is_not_marked_when_a_bookie_is_back(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world(4, CONFIG) as world, audited(world):
+        await world.lose("b2:1")
+        writer = await world.client.create()
+        await writer.append_many(PAYLOADS)
+        await world.start("b2:1")
+        await trio.sleep(20)
+        assert await marked(world) == {}
+        await writer.close()
 
 
 async def test_marks_that_no_worker_can_use_are_made_slowly_until_the_bookies_change(

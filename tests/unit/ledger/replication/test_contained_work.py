@@ -93,7 +93,7 @@ async def test_a_ledger_whose_audit_fails_is_left_and_the_others_are_marked(
                 raise UnforeseenError("at this ledger")
             visited.append(current.ledger_id)
 
-        await world.auditor._for_each_ledger(visit)
+        await world.auditor._visits.for_each(visit)
         assert sorted(visited) == [one for one in ledgers if one != ledgers[1]]
         assert contained_failures["audit of a ledger"] == before + 1
 

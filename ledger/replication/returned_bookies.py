@@ -1,0 +1,177 @@
+"""The look for what dead writers could not store on a bookie that came back.
+
+Inside: following the bookies, the look at ledgers that may have been written while one was away, its pace.
+Not inside: the rule which ledgers those are (``absences``), counting and marking (``ledger_visits``), what
+writers mark by themselves (``ledger.write.missed``).
+Always: each return that was seen leads to a look, after the writers had a moment to mark; nothing is marked
+while auto-recovery is switched off.
+
+Source: our own; docs/autorecovery.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+import trio
+
+from ledger.catalog.catalog import Versioned
+from ledger.context import ClientContext
+from ledger.errors import LedgerError
+from ledger.fragments.ledger_check import last_entry_of
+from ledger.fragments.registered import read_cookie_owners, read_registered
+from ledger.metadata_store.errors import ConnectionLostError, SessionExpiredError
+from ledger.metadata_store.store import MetadataStore
+from ledger.replication.absences import Absences
+from ledger.replication.config import ReplicationConfig
+from ledger.replication.ledger_visits import OPEN_PAUSE_S, LedgerVisits
+from ledger.replication.marks import UnderReplicatedLedgers
+from ledger.runtime.events import event
+from ledger.runtime.tasks.failure_domain import report_contained
+
+logger = logging.getLogger(__name__)
+
+RETURN_PAUSE_S = 5.0  # before the look at the ledgers of a bookie that is back: its writers mark theirs first
+RETURN_LEDGERS = 20  # looked at together
+RETURN_REST = 19  # times the length of a look at them: it takes a twentieth of a core
+RETURN_REST_S_MAX = 1.0
+CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
+
+
+class ReturnedBookies:
+    """The looks of one auditor. ``absences`` wants to know which ledgers other looks saw closed."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        session: MetadataStore,
+        marks: UnderReplicatedLedgers,
+        config: ReplicationConfig,
+        visits: LedgerVisits,
+        note_marked: Callable[[int], None],
+    ) -> None:
+        """``note_marked`` is called with the number of ledgers that a look has marked."""
+        self.absences = Absences()
+        self._context, self._session, self._marks = context, session, marks
+        self._config, self._visits, self._root = config, visits, context.catalog.root
+        self._note_marked = note_marked
+        self._returned: set[str] = set()
+        self._return = trio.Event()
+
+    async def follow(self, wake: Callable[[], trio.Event]) -> None:
+        """Notice which bookies come back, until cancelled.
+
+        Args:
+            wake: The event that is set when the bookies change next.
+
+        Raises:
+            ledger.metadata_store.errors.SessionExpiredError: The session is over.
+        """
+        is_known = False
+        while True:
+            changed = wake()
+            try:
+                if not is_known:
+                    self.absences = Absences(await read_cookie_owners(self._session, self._root))
+                    is_known = True
+                available = (await read_registered(self._session, self._root)).all
+            except ConnectionLostError:
+                await trio.sleep(self._config.retry_pause_s)
+                continue
+            except SessionExpiredError:
+                raise
+            except Exception as exc:
+                report_contained("look for bookies that came back", exc)
+                await trio.sleep(CONTAINED_PAUSE_S)
+                continue
+            if returned := self.absences.on_bookies(available, trio.current_time()):
+                self._returned |= returned
+                self._return.set()
+            await changed.wait()
+
+    async def check_returned(self) -> None:
+        """Look at the ledgers of bookies that came back, until cancelled; raises as ``follow``."""
+        while True:
+            await self._return.wait()
+            await trio.sleep(RETURN_PAUSE_S)
+            self._return = trio.Event()
+            returned, self._returned = self._returned, set()
+            try:
+                await self._marks.wait_enabled()
+                await self.check(returned)
+            except ConnectionLostError as exc:
+                logger.warning(
+                    "the look at the ledgers of %s, which came back, is repeated: %s",
+                    ", ".join(sorted(returned)),
+                    exc,
+                    extra=event("check.failed", check="returned", error=exc),
+                )
+                self._returned |= returned
+                self._return.set()
+                await trio.sleep(self._config.retry_pause_s)
+            except SessionExpiredError:
+                raise
+            except Exception as exc:
+                report_contained("look at the ledgers of bookies that came back", exc)
+                await trio.sleep(CONTAINED_PAUSE_S)
+
+    async def check(self, bookies: Collection[str]) -> int:
+        """Compare the lists of entries of ledgers that may have been written while these bookies were away;
+        mark those that lack entries on registered bookies; return their number.
+
+        The newest ledgers come first. If cancelled, or if it raises, some are marked.
+        """
+        marked, began_s, is_second_look = 0, trio.current_time(), False
+        doubtful: list[int] = []
+        done: set[int] = set()
+        registered = frozenset[str]()
+
+        async def look(current: Versioned) -> None:
+            nonlocal marked
+            metadata, ledger_id = current.metadata, current.ledger_id
+            members = {bookie for ensemble in metadata.ensembles for bookie in ensemble.bookies}
+            is_empty = metadata.is_closed and metadata.last_entry_id < 0
+            if not is_empty and not members.isdisjoint(bookies):
+                if await self._marks.seen(ledger_id) is not None:
+                    return
+                try:
+                    lac = await last_entry_of(self._context, current)
+                except LedgerError:
+                    return  # the check of all replicas counts it
+                count = await self._visits.count(current, lac, registered)
+                if count is None:
+                    return
+                if lost := sorted(count.lacking & registered):
+                    if not metadata.is_closed and not is_second_look:
+                        doubtful.append(ledger_id)  # a bookie may only be a little behind the others
+                    elif await self._visits.is_unchanged(current):
+                        marked += await self._visits.mark(ledger_id, lost)
+                    return
+            if metadata.is_closed:
+                done.add(ledger_id)
+
+        left = self.absences.touched(await self._visits.ledger_ids())[::-1]
+        looked = len(left)
+        while left:
+            for at in range(0, len(left), RETURN_LEDGERS):
+                await self._marks.wait_enabled()
+                registered = (await read_registered(self._session, self._root)).all
+                look_s = trio.current_time()
+                await self._visits.visit(left[at : at + RETURN_LEDGERS], look)
+                await trio.sleep(min(RETURN_REST_S_MAX, RETURN_REST * (trio.current_time() - look_s)))
+            left = [] if is_second_look else doubtful
+            if left:
+                is_second_look = True
+                await trio.sleep(OPEN_PAUSE_S)
+        self.absences.on_closed(done, began_s, trio.current_time())
+        self._note_marked(marked)
+        names = sorted(bookies)
+        logger.info(
+            "%s came back: %d of %d ledgers that may have been written meanwhile lack entries",
+            ", ".join(names),
+            marked,
+            looked,
+            extra=event("check.returned", bookies=names, ledgers=looked, marked=marked),
+        )
+        return marked
