@@ -143,7 +143,7 @@ def test_calls_without_async_carry_the_context_of_their_thread(
 def test_the_page_of_events_has_each_event() -> None:
     code = "".join(
         path.read_text("utf-8")
-        for folder in ("dlog", "ledger", "namespace")
+        for folder in ("dlog", "ledger", "namespace", "bookie/embedded")
         for path in (ROOT / folder).rglob("*.py")
     )
     logged = set(re.findall(r'\bevent\(\s*"([a-z_.]+)"', code))
