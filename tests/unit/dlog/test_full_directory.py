@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -18,10 +18,11 @@ import dlog
 import dlog.aio
 import dlog.blocking
 from bookie.embedded import host
+from bookie.embedded.space import Space
 from bookie.main import Bookie, open_bookie
 from dlog.errors import WriterDiskFullError
-from ledger.metadata_store.sqlite_store.reserve import RESERVE_BYTES
-from tests.fakes.small_disk import SmallDirectory, small_directory
+from ledger.metadata_store.sqlite_store.reserve import LOAN_BYTES, RESERVE_BYTES, SpaceReserve
+from tests.fakes.small_disk import SmallDirectory, SmallDisk, small_directory
 
 MIB = 1 << 20
 
@@ -234,3 +235,19 @@ def test_the_other_faces_say_it_too(small: SmallDirectory) -> None:
             check_says_why(caught.value, small)
 
     asyncio.run(write())
+
+
+def test_what_the_reserves_have_given_does_not_count_as_free_for_appends(small: SmallDirectory) -> None:
+    disk, current, bookie = SmallDisk(small.path, 64 * MIB), small.path / "current", cast(Bookie, None)
+    current.mkdir()
+    fd = os.open(small.path, os.O_RDONLY)
+    try:
+        metadata = SpaceReserve(fd, "metadata.reserve")
+        space = Space(bookie, disk, current, metadata)
+        (current / "flush.reserve").touch()
+        metadata.fill()
+        assert space.free_bytes() == disk.free_bytes() - MIB
+        metadata.lend()
+        assert space.free_bytes() == disk.free_bytes() - MIB - LOAN_BYTES
+    finally:
+        os.close(fd)
