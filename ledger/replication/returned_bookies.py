@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 RETURN_PAUSE_S = 5.0  # before the look at the ledgers of a bookie that is back: its writers mark theirs first
 RETURN_LEDGERS = 20  # looked at together
-RETURN_REST = 19  # times the length of a look at them: it takes a twentieth of a core
+RETURN_REST = 19  # times the length of a look at them: meant to take a twentieth of a core
 RETURN_REST_S_MAX = 1.0
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 

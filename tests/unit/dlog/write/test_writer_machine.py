@@ -211,6 +211,33 @@ def test_records_of_a_failed_ledger_wait_for_its_end_and_those_it_lacks_go_to_th
     assert writer.begin(2).entries == 1
 
 
+def test_records_that_a_failed_ledger_lacks_keep_their_order_before_later_ones() -> None:
+    writer = Writer()
+    batches = [writer.take(txid=number) for number in range(1, 4)]
+    writer.begin().confirm(-1, FAILED)
+    batches.append(writer.take(txid=4))
+    writer.machine.settle(0)
+    writer.begin(2)
+    places = [(each.segment_seqno, each.entry_id) for each in batches]
+    assert places == [(1, 0), (2, 0), (2, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("event", ["fails", "stops"])
+def test_a_segment_that_ends_while_the_next_ledger_is_made_is_not_rolled(event: str) -> None:
+    writer = Writer(segment_bytes_max=1)
+    writer.take()
+    ledger = writer.begin()
+    action = writer.machine.next_action()
+    assert isinstance(action, Roll)
+    if event == "fails":
+        ledger.confirm(-1, FAILED)
+    else:
+        writer.machine.stop(LOST)
+    before = writer.state
+    assert not writer.machine.roll(action.in_use)
+    assert writer.state == before
+
+
 def test_an_entry_that_the_ledger_refuses_is_kept_for_the_next_one() -> None:
     writer = Writer()
     ledger = writer.begin()
@@ -237,7 +264,9 @@ def test_a_writer_that_stops_sends_nothing_more_and_waits_for_what_is_in_flight(
     sent = writer.take()
     ledger = writer.begin()
     never_sent = writer.take()
+    before = writer.wakes
     writer.machine.stop(LOST)
+    assert writer.wakes == before + 1, "the shell may have been waiting for a reason to act"
     writer.machine.stop(LogWriteError("log", "a later error"))
     assert writer.state == (Intake.STOPPED, Phase.DRAINING)
     assert writer.machine.stopped is LOST
