@@ -5,8 +5,8 @@ store first: that would delay each new ledger. So a stranger could create ledger
 end. This budget limits how many unconfirmed ledgers there are, and how many are created in a second. Beyond a
 limit the request gets TOO_MANY_REQUESTS, and nothing is created.
 
-Inside: the counts, the limits. Not inside: asking the metadata store (``ledger_metadata.new_ledger_check``), creating
-ledgers (``session``).
+Inside: the counts, the limits. Not inside: asking the metadata store (``ledger_metadata.new_ledger_check``),
+creating ledgers (``session``).
 Always: a ledger leaves the budget only when the metadata have confirmed it, or when it is deleted here.
 """
 
