@@ -65,6 +65,15 @@ def blocks() -> list[Block]:
     ]
 
 
+def distinct(found: list[Block]) -> list[Block]:
+    """Without those whose code an earlier block has: both pages that begin with the installation show it."""
+    first: dict[tuple[str, str], Block] = {}
+    for block in found:
+        lines = "\n".join(line.rstrip() for line in block.code.splitlines())
+        first.setdefault((block.language, lines), block)
+    return list(first.values())
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A directory like a new checkout, with a file of lines."""
@@ -101,7 +110,7 @@ def wrapper(directory: Path, name: str, text: str) -> None:
     "block",
     [
         pytest.param(block, id=f"{block.page}:{block.number}", marks=block.marks)
-        for block in blocks()
+        for block in distinct(blocks())
         if block.language in RUN and block.page != STEPS
     ],
 )

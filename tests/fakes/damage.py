@@ -107,7 +107,7 @@ def journal_fields(file: str, data: bytes, mark_offset: int) -> Iterator[Field]:
         for start, _ in some:
             yield from _group_fields(file, data, start, zone)
     if groups:
-        yield field("zeros behind the last group", groups[-1][1], 4096)
+        yield field("zeros after the last group", groups[-1][1], 4096)
 
 
 def _groups(data: bytes) -> Iterator[tuple[int, int]]:
