@@ -25,7 +25,7 @@ from tests.fuzz.targets import TARGETS
 
 SEED = 12
 CASES = 2500  # of each decoder
-CASES_OF_SLOW = {"bookie_config": 500}  # a case takes 17 ms, a hundred times the others'; make soak tries more
+CASES_OF_SLOW = {"bookie_config": 500}  # 17 ms a case under the tracer; make soak tries more
 CASES_OF_CHECK = 25
 
 
