@@ -11,6 +11,7 @@ import os
 import sys
 from pathlib import Path
 
+from dlog.cli.terminal.spark_lookup import register_source
 from dlog.cluster.zookeeper_process import find_java
 
 TIMEOUT_S = 180
@@ -84,6 +85,7 @@ def count_by_spark(uri: str, log: str, directory: Path) -> int:
         counts.append(batch.count())
 
     try:
+        register_source(spark)
         query = (
             spark.readStream.format("dlog")
             .option("uri", uri)

@@ -30,6 +30,7 @@ from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json
 from dlog.cli.terminal.scratch import open_scratch
 from dlog.cli.terminal.signals import run
+from dlog.cli.terminal.spark_lookup import register_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,6 +120,7 @@ def measure(target: Target, directory: Path, *, records: int, size: int, partiti
     spark = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
     spark.sparkContext.setLogLevel("FATAL")  # stopping a query writes errors of its tasks
     try:
+        register_source(spark)
         spark.dataSource.register(FloorSource)
         with dlog.blocking.open_namespace(target.uri) as namespace:
             mark = secrets.token_hex(4)
