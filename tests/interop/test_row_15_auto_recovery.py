@@ -97,15 +97,20 @@ async def test_auditors_and_workers_of_both_share_a_cluster(originals: Originals
             while await current_auditor(session, ROOT) != cluster.bookies[0].id:  # noqa: ASYNC110
                 await trio.sleep(0.2)
             await trio.to_thread.run_sync(first.start)
-            for _ in range(8):  # so many that both workers get some
-                ledgers += await written(client)
             config = ReplicationConfig()
             restorer = LedgerRestorer(client.context, session, config, lock_path=marks.lock_path)
             worker = ReplicationWorker(marks, restorer, config)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(worker.run)
-                await trio.to_thread.run_sync(second.stop)
-                await wait_healed(client, ledgers, second)
+                for attempt in range(5):  # Apache's worker may be the quicker one for every ledger
+                    if attempt > 0:
+                        await trio.to_thread.run_sync(second.start)
+                    for _ in range(8):  # both workers should get some
+                        ledgers += await written(client)
+                    await trio.to_thread.run_sync(second.stop)
+                    await wait_healed(client, ledgers, second)
+                    if worker.stats.ledgers_restored > 0:
+                        break
                 nursery.cancel_scope.cancel()
             assert worker.stats.ledgers_restored > 0
             assert apache.is_running
