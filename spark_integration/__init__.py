@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from spark_integration.errors import (
     ArchiveDamagedError,
     ArchiveGapError,
@@ -19,7 +21,9 @@ from spark_integration.errors import (
     SparkStartError,
     WorkerInterpreterError,
 )
-from spark_integration.source import DlogDataSource, register
+
+if TYPE_CHECKING:
+    from spark_integration.source import DlogDataSource, register
 
 __all__ = [
     "ArchiveDamagedError",
@@ -40,3 +44,12 @@ __all__ = [
     "WorkerInterpreterError",
     "register",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # `dlog pipeline --help` works without PySpark.
+    if name not in ("DlogDataSource", "register"):
+        raise AttributeError(f"module 'spark_integration' has no attribute {name!r}")
+    from spark_integration import source
+
+    return getattr(source, name)

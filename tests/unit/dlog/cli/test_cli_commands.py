@@ -330,6 +330,14 @@ def test_every_command_has_help(dlog: Dlog, name: str) -> None:
     assert "Usage:" in result.out
 
 
+def test_pipelines_have_help_without_pyspark() -> None:
+    absent = "import sys; sys.modules['pyspark'] = None; "
+    code = absent + "from dlog.cli.main import main; main(['pipeline', '--help'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "archive" in done.stdout
+
+
 def test_ctrl_c_ends_a_writer_with_the_count_of_durable_records(tmp_path: Path) -> None:
     environment = os.environ | {"DLOG_URI": (tmp_path / "namespace").as_uri()}
     command = [sys.executable, "-m", "dlog.cli.main"]
