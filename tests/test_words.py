@@ -1,6 +1,6 @@
 """Words that make a reader stop stay out of the pages, the docstrings, the comments and the names.
 
-What is in backticks or in a fenced block is code or output, and is left alone.
+Text in backticks or in a fenced block is code or output, and is left alone.
 """
 
 from __future__ import annotations

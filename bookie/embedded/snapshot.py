@@ -54,8 +54,8 @@ class Snapshot:
 
     async def dial(self, _address: Address) -> trio.abc.Stream:
         """A stream to the bookie, which must run."""
-        assert self._bookie is not None  # set by __aenter__
-        assert self._streams is not None  # set by __aenter__
+        assert self._bookie is not None  # ``run`` sets both before it has started
+        assert self._streams is not None  # likewise
         ours, theirs = stream_pair()
         self._streams.start_soon(self._bookie.serve_stream, theirs)
         return ours

@@ -77,7 +77,7 @@ class StoreDiskError(ConnectionLostError):
 
 
 class StoreFullError(StoreDiskError):
-    """The disk of a store in a file is full. What was written before is kept."""
+    """The disk of a store in a file is full. Earlier changes are kept."""
 
 
 class SessionExpiredError(StoreError):

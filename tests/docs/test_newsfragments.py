@@ -17,7 +17,7 @@ LINK = re.compile(r"\]\(([^)#:]+)[^):]*\)")
 
 
 def faults(name: str, text: str) -> list[str]:
-    """What is wrong with a fragment."""
+    """The faults of a fragment, for a message; none if it is well formed."""
     found = []
     match = NAME.fullmatch(name)
     if match is None or match[1] not in KINDS:
