@@ -2,13 +2,14 @@
 
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test interop check soak bench docs proto lock clean setup setup-test
+.PHONY: help demo test interop check pythons soak bench docs proto lock clean setup setup-test
 
 help:
 	@echo "make demo    write lines, kill the writer, continue, read back, compare (embedded)"
 	@echo "make test    run every check and test (ARGS=... goes to pytest)"
 	@echo "make interop test beside Apache's originals: every row of docs/compatibility.md"
 	@echo "make check   after each edit, within a minute: format, lint, types, house rules, the fast tests"
+	@echo "make pythons run the fast tests with each other version of Python that this machine has"
 	@echo "make soak    long runs of sweeps, fuzzer and simulation, from a new seed (ARGS='--minutes 600')"
 	@echo "make bench   measure appends and catching up, beside the speed of the disk"
 	@echo "make docs    build the site of docs/ and the API in build/site; a warning is an error"
@@ -33,6 +34,9 @@ interop: setup-test
 
 check: setup-test
 	@$(PYTHON) tests/check.py
+
+pythons: setup-test
+	@.ci/pythons
 
 soak: setup-test
 	@$(PYTHON) -m tests.fuzz.soak $(ARGS)

@@ -25,16 +25,18 @@ from pathlib import Path
 import trio
 
 from bookie.auth.reloading import open_secrets
-from bookie.config.bookie_config import BookieConfig, load_config
+from bookie.config.bookie_config import load_config
+from bookie.config.classes import BookieConfig
 from bookie.disk.descriptor_limit import raise_limit
-from bookie.endings import ExitCode, ending_of, exit_code_of
+from bookie.endings import BookieExit, ending_of, exit_code_of
 from bookie.http import OpenRoutes
 from bookie.main import run_bookie
 from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.runtime.events import start_logging
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.task_errors import first_error
 
-log = logging.getLogger("bookie")
+log = get_logger("bookie")
 
 
 def run_program(
@@ -63,12 +65,12 @@ def run_program(
     except BaseException as exc:  # the top of the program: log it and exit
         cause = first_error(exc)
         if isinstance(cause, KeyboardInterrupt):
-            return ExitCode.OK
+            return BookieExit.OK
         code = exit_code_of(cause)
         trace = cause if ending_of(cause) is None else None
         log.critical("the bookie stops (exit code %d): %s", code, cause, exc_info=trace)
         return code
-    return ExitCode.OK
+    return BookieExit.OK
 
 
 def has_secrets(config: BookieConfig) -> bool:

@@ -13,7 +13,6 @@ Source: LedgerDirsMonitor.java, DiskChecker.java, BookieStateManager.java; docs/
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -28,11 +27,12 @@ from bookie.disk.fullness import Fullness, FullnessConfig, evaluate_fullness
 from bookie.disk.reserve import Reserve
 from bookie.errors import DirectoryError, FormatError, SpaceAgainError, StateError
 from bookie.requests.session import Rights
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _CURRENT = "current"
 _FILL_PAUSE_S = 0.02
@@ -219,7 +219,7 @@ class DiskWatch:
                 await self._registration.become_writable()
             else:
                 await self._registration.become_read_only()
-        except NamespaceError as exc:
+        except MetadataError as exc:
             state = "writable" if writable else "read-only"
             log.warning("the change to %s cannot be announced now: %s", state, exc)
             return False

@@ -26,10 +26,10 @@ from bookie.errors import (
     StorageFailedError,
 )
 from ledger.errors import MetadataFormatError
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 
 
-class ExitCode(enum.IntEnum):
+class BookieExit(enum.IntEnum):
     """How a bookie's process ends."""
 
     OK = 0
@@ -45,25 +45,28 @@ class Ending:
     """One row: these errors, its subclasses included, end a bookie."""
 
     error: type[Exception]
-    exit_code: ExitCode
+    exit_code: BookieExit
     while_serving: bool  # False: only before it serves
     reason: str
 
 
 ENDINGS = (
-    Ending(StorageFailedError, ExitCode.DISKS, True, "a later acknowledgement could be lost"),
+    Ending(StorageFailedError, BookieExit.DISKS, True, "a later acknowledgement could be lost"),
     Ending(
-        DirectoryError, ExitCode.DISKS, True, "a disk is gone, is read-only or belongs to another process"
+        DirectoryError,
+        BookieExit.DISKS,
+        True,
+        "a disk is gone, is read-only or belongs to another process",
     ),
-    Ending(RegistrationError, ExitCode.REGISTRATION, True, "no client could find it, or two have one id"),
-    Ending(ListenError, ExitCode.SERVER, True, "no client could connect"),
-    Ending(CookieError, ExitCode.DISKS, False, "the disks may be another bookie's"),
-    Ending(StartError, ExitCode.DISKS, False, "the stored data cannot be served as they are"),
-    Ending(LedgerListingError, ExitCode.DISKS, False, "it might deny entries that it has lost"),
-    Ending(BookieConfigError, ExitCode.CONFIG, False, "the configuration is invalid"),
-    Ending(NamespaceError, ExitCode.METADATA, False, "the metadata store cannot be reached or used"),
-    Ending(MetadataFormatError, ExitCode.METADATA, False, "the layout of the cluster cannot be read"),
-    Ending(OSError, ExitCode.DISKS, False, "a file cannot be read or written"),
+    Ending(RegistrationError, BookieExit.REGISTRATION, True, "no client could find it, or two have one id"),
+    Ending(ListenError, BookieExit.SERVER, True, "no client could connect"),
+    Ending(CookieError, BookieExit.DISKS, False, "the disks may be another bookie's"),
+    Ending(StartError, BookieExit.DISKS, False, "the stored data cannot be served as they are"),
+    Ending(LedgerListingError, BookieExit.DISKS, False, "it might deny entries that it has lost"),
+    Ending(BookieConfigError, BookieExit.CONFIG, False, "the configuration is invalid"),
+    Ending(MetadataError, BookieExit.METADATA, False, "the metadata store cannot be reached or used"),
+    Ending(MetadataFormatError, BookieExit.METADATA, False, "the layout of the cluster cannot be read"),
+    Ending(OSError, BookieExit.DISKS, False, "a file cannot be read or written"),
 )
 
 
@@ -72,7 +75,7 @@ def ending_of(error: BaseException) -> Ending | None:
     return next((one for one in ENDINGS if isinstance(error, one.error)), None)
 
 
-def exit_code_of(error: BaseException) -> ExitCode:
+def exit_code_of(error: BaseException) -> BookieExit:
     """The exit code for an error, by the part of the system that failed."""
     ending = ending_of(error)
-    return ExitCode.SERVER if ending is None else ending.exit_code
+    return BookieExit.SERVER if ending is None else ending.exit_code

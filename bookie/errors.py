@@ -11,6 +11,8 @@ import errno
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from ledger.pickling import PicklableError
+
 # What an operator does about a file that cannot be used at a start; without a row: ``_REMEDY``.
 _REMEDY = (
     "Another kind of file may be in its place. Move that away and put the file back from a copy; a file LOCK"
@@ -28,7 +30,7 @@ _REMEDIES = {
 }
 
 
-class BookieServerError(Exception):
+class BookieServerError(PicklableError):
     """The base of all errors of this package."""
 
 

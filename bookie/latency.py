@@ -9,9 +9,10 @@ Source: DataSketchesOpStatsLogger.java for the meaning; the buckets are our own.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from ledger.runtime.statistics.histogram import BUCKETS, QUANTILES, bucket_of, quantile_of
+from ledger.runtime.statistics.histogram import BOUNDS, BUCKETS, QUANTILES, quantile_of
 
 WINDOW_S = 60.0
 
@@ -31,10 +32,11 @@ class Latency:
 
     def add(self, took_s: float, now_s: float, count: int = 1) -> None:
         """Add ``count`` samples of ``took_s`` seconds; ``now_s`` is on a clock that never goes back."""
-        self._roll(now_s)
+        if now_s - self._began_s >= WINDOW_S:
+            self._roll(now_s)
         self.count += count
         self.sum_s += took_s * count
-        self._window[bucket_of(took_s)] += count
+        self._window[bisect_right(BOUNDS, took_s)] += count
 
     def quantiles(self, now_s: float) -> Iterator[tuple[float, float]]:
         """Each of ``QUANTILES`` with its upper bound in seconds; NaN without samples."""

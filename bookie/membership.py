@@ -21,7 +21,7 @@ from bookie.cluster.access import ClusterAccess
 from bookie.cluster.cluster_root import prepare_cluster_root
 from bookie.cluster.registration import OpenStore, Registration
 from bookie.cluster.startup_check import START_RETRY_S, StartupCheck, begin_startup_check
-from bookie.config.bookie_config import BookieConfig
+from bookie.config.classes import BookieConfig
 from bookie.disk.disk import Disk
 from bookie.http import OpenRoutes
 from bookie.identity.address import Identity, Machine
@@ -49,7 +49,7 @@ _REPLY_OVERHEAD_BYTES = 1024  # of a frame, besides the entry in it
 
 @attrs.frozen(kw_only=True)
 class BookieSetup:
-    """What ``run_bookie`` was given. The same each time its storage is opened."""
+    """The arguments of ``run_bookie``. The same each time its storage is opened."""
 
     config: BookieConfig
     open_store: OpenStore
@@ -83,7 +83,7 @@ async def join_cluster(store: MetadataStore, identity: Identity, port: int, setu
 
     Raises:
         BookieConfigError: The cluster has no such namespace.
-        CookieError, DirectoryError, NamespaceError: As ``begin_startup_check``.
+        CookieError, DirectoryError, MetadataError: As ``begin_startup_check``.
     """
     config = setup.config
     root, directories = config.metadata.ledgers_root, config.directories

@@ -9,13 +9,13 @@ Source: EmbeddedServer.java; docs/metadata.md 7.1.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
 
+from bookie.bookie import DRAIN_S
 from bookie.cluster.autorecovery import run_auto_recovery
 from bookie.cluster.registration import Registration
 from bookie.disk.reserve import FLUSH_RESERVE, Reserve
@@ -28,16 +28,16 @@ from bookie.storage.config import CURRENT
 from bookie.upkeep import Upkeep
 from ledger.replication import AutoRecoveryStats
 from ledger.runtime.clock import wall_ms
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.readiness import READY, STOPPING, notify
 
-DRAIN_S = 3.0  # for the replies still to be sent when a bookie stops
 WITHDRAW_S = 2.0
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class PublicSide:
-    """What clients and operators see of one bookie. Call ``run`` once."""
+    """The servers of one bookie for clients and operators. Call ``run`` once."""
 
     def __init__(self, server: Server, member: Membership, upkeep: Upkeep, setup: BookieSetup) -> None:
         config = setup.config

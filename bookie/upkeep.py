@@ -1,7 +1,7 @@
 """What a bookie of a cluster does beside serving: collecting garbage, healing, keeping its secrets fresh.
 
 Inside: which rounds run, and what each works on. Not inside: the rounds themselves.
-Always: what the service must know before the first request is told to it here: which ledgers may exist, which
+Always: the service gets here what it must know before the first request: which ledgers may exist, which
 fenced ledgers are deleted, how many new ones a peer may begin.
 
 Source: BookieImpl.java.

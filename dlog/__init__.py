@@ -12,15 +12,17 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dlog.own_packages import check_own_packages
+from dlog.own_packages import check_own_packages as _check_own_packages
 
-check_own_packages(__file__)
+_check_own_packages(__file__)
 
+# The public names. Each is imported when it is first used (``ledger.runtime.lazy_names``).
 if TYPE_CHECKING:
+    __all__: list[str]
+    __version__: str
     from dlog import aio as aio
     from dlog import blocking as blocking
     from dlog import cluster as cluster
@@ -57,8 +59,9 @@ if TYPE_CHECKING:
     from dlog.errors import LogLockedError as LogLockedError
     from dlog.errors import LogLockLostError as LogLockLostError
     from dlog.errors import LogMetadataError as LogMetadataError
+    from dlog.errors import LogMovedError as LogMovedError
+    from dlog.errors import LogMovingError as LogMovingError
     from dlog.errors import LogNotFoundError as LogNotFoundError
-    from dlog.errors import LogPromotedError as LogPromotedError
     from dlog.errors import LogReaderIdleError as LogReaderIdleError
     from dlog.errors import LogReaderStalledError as LogReaderStalledError
     from dlog.errors import LogRenamedError as LogRenamedError
@@ -85,9 +88,9 @@ if TYPE_CHECKING:
     from dlog.format.record import Record as Record
     from dlog.ledgers import open_ledgers as open_ledgers
     from dlog.namespace_handle import Namespace as Namespace
-    from dlog.promotion.sides import PromotionProgress as PromotionProgress
-    from dlog.promotion.sides import PromotionStatus as PromotionStatus
-    from dlog.promotions import promote as promote
+    from dlog.operations.health import NamespaceHealth as NamespaceHealth
+    from dlog.promotion.progress import PromotionProgress as PromotionProgress
+    from dlog.promotion.progress import PromotionStatus as PromotionStatus
     from dlog.read.cursors import LogCursors as LogCursors
     from dlog.read.entry_verifier import EntryFault as EntryFault
     from dlog.read.entry_verifier import EntryVerification as EntryVerification
@@ -108,6 +111,8 @@ if TYPE_CHECKING:
     from dlog.repair.orphans import OrphanLedger as OrphanLedger
     from dlog.repair.orphans import OrphanOrigin as OrphanOrigin
     from dlog.repair.orphans import OrphanOutcome as OrphanOutcome
+    from dlog.write.health import WriterHealth as WriterHealth
+    from dlog.write.health import WriterState as WriterState
     from dlog.write.log_writer import LogWriter as LogWriter
     from dlog.write.pending import Pending as Pending
     from ledger.digest import DigestType as DigestType
@@ -125,244 +130,16 @@ if TYPE_CHECKING:
 # A library logs nothing unless its program configures logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
-# Module -> names. A name is imported when it is first used, so a program pays only for what it uses.
-_NAMES = {
-    "namespace.access_control.entries": (
-        "AccessControlEntry",
-        "Denial",
-    ),
-    "namespace.access_control.nodes": ("AccessControlEntries",),
-    "dlog.config": (
-        "NamespaceConfig",
-        "HealConfig",
-        "ReaderConfig",
-        "WriterConfig",
-    ),
-    "dlog.connect": ("open_namespace",),
-    "dlog.description": (
-        "EntryTotals",
-        "LogDescription",
-        "SegmentDescription",
-    ),
-    "dlog.errors": (
-        "AccessDeniedError",
-        "BatchTooLongError",
-        "ConfigError",
-        "CorruptLogError",
-        "CursorConflictError",
-        "DLogError",
-        "DecryptionError",
-        "DiskFullError",
-        "EmbeddedStoreError",
-        "EncryptionKeyError",
-        "EndOfStreamError",
-        "EntryFormatError",
-        "InvalidCursorNameError",
-        "InvalidLogNameError",
-        "InvalidUriError",
-        "LogExistsError",
-        "LogFencedError",
-        "LogLockLostError",
-        "LogLockedError",
-        "LogMetadataError",
-        "LogNotFoundError",
-        "LogPromotedError",
-        "LogReaderIdleError",
-        "LogReaderStalledError",
-        "LogRenameError",
-        "LogRenamedError",
-        "LogTruncatedError",
-        "LogUnavailableError",
-        "LogWriteError",
-        "NamespaceClosedError",
-        "NamespaceLostError",
-        "NamespaceNotBoundError",
-        "PositionConflictError",
-        "PromotionError",
-        "ReadOnlyError",
-        "RecordOutcome",
-        "RecordTooLongError",
-        "TooFewBookiesError",
-        "TxidOutOfOrderError",
-        "TxidReusedError",
-        "WriteError",
-        "WriterClosedError",
-        "WriterOverloadedError",
-    ),
-    "dlog.format.compression": ("Compression",),
-    "namespace.dlsn": ("DLSN",),
-    "dlog.format.record": (
-        "PAYLOAD_BYTES_MAX",
-        "Record",
-    ),
-    "dlog.ledgers": ("open_ledgers",),
-    "namespace.cursor_nodes": ("Cursor",),
-    "namespace.properties": (
-        "LogProperties",
-        "PropertiesConflictError",
-    ),
-    "namespace.segments.retention": ("Retention",),
-    "dlog.namespace_handle": ("Namespace",),
-    "dlog.promotion.sides": (
-        "PromotionProgress",
-        "PromotionStatus",
-    ),
-    "dlog.promotions": ("promote",),
-    "dlog.read.cursors": ("LogCursors",),
-    "dlog.read.entry_verifier": (
-        "EntryFault",
-        "EntryVerification",
-        "FaultKind",
-    ),
-    "dlog.read.gaps": (
-        "Gap",
-        "GapCause",
-    ),
-    "dlog.read.log_reader": ("LogReader",),
-    "dlog.read.positioning": (
-        "EARLIEST",
-        "LATEST",
-        "Start",
-    ),
-    "dlog.read.record_batch": ("RecordBatch",),
-    "dlog.read.verifier": (
-        "LogProblem",
-        "LogVerification",
-    ),
-    "dlog.repair.findings": (
-        "Finding",
-        "FindingKind",
-    ),
-    "dlog.repair.mending": (
-        "LogCheck",
-        "LogRepair",
-    ),
-    "dlog.repair.orphans": (
-        "OrphanLedger",
-        "OrphanOrigin",
-        "OrphanOutcome",
-    ),
-    "dlog.write.log_writer": ("LogWriter",),
-    "dlog.write.pending": ("Pending",),
-    "ledger.digest": ("DigestType",),
-    "ledger.runtime.statistics.histogram": ("Histogram",),
-    "ledger.runtime.statistics.snapshot": ("Statistics",),
-}
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+if not TYPE_CHECKING:  # else a type checker would take any name
 
-__all__ = [
-    "DLSN",
-    "EARLIEST",
-    "LATEST",
-    "PAYLOAD_BYTES_MAX",
-    "AccessControlEntries",
-    "AccessControlEntry",
-    "AccessDeniedError",
-    "BatchTooLongError",
-    "Compression",
-    "ConfigError",
-    "CorruptLogError",
-    "Cursor",
-    "CursorConflictError",
-    "DLogError",
-    "DecryptionError",
-    "Denial",
-    "DigestType",
-    "EmbeddedStoreError",
-    "EncryptionKeyError",
-    "EndOfStreamError",
-    "EntryFault",
-    "EntryFormatError",
-    "EntryTotals",
-    "EntryVerification",
-    "FaultKind",
-    "Finding",
-    "FindingKind",
-    "Gap",
-    "GapCause",
-    "HealConfig",
-    "Histogram",
-    "InvalidCursorNameError",
-    "InvalidLogNameError",
-    "InvalidUriError",
-    "LogCheck",
-    "LogCursors",
-    "LogDescription",
-    "LogExistsError",
-    "LogFencedError",
-    "LogLockLostError",
-    "LogLockedError",
-    "LogMetadataError",
-    "LogNotFoundError",
-    "LogProblem",
-    "LogPromotedError",
-    "LogProperties",
-    "LogReader",
-    "LogReaderIdleError",
-    "LogReaderStalledError",
-    "LogRenameError",
-    "LogRenamedError",
-    "LogRepair",
-    "LogTruncatedError",
-    "LogUnavailableError",
-    "LogVerification",
-    "LogWriteError",
-    "LogWriter",
-    "Namespace",
-    "NamespaceClosedError",
-    "NamespaceConfig",
-    "NamespaceLostError",
-    "NamespaceNotBoundError",
-    "OrphanLedger",
-    "OrphanOrigin",
-    "OrphanOutcome",
-    "Pending",
-    "PositionConflictError",
-    "PromotionError",
-    "PromotionProgress",
-    "PromotionStatus",
-    "PropertiesConflictError",
-    "ReadOnlyError",
-    "ReaderConfig",
-    "Record",
-    "RecordBatch",
-    "RecordOutcome",
-    "RecordTooLongError",
-    "Retention",
-    "SegmentDescription",
-    "Start",
-    "Statistics",
-    "TooFewBookiesError",
-    "TxidOutOfOrderError",
-    "TxidReusedError",
-    "WriteError",
-    "WriterClosedError",
-    "WriterConfig",
-    "WriterOverloadedError",
-    "aio",
-    "blocking",
-    "cluster",
-    "events",
-    "groups",
-    "open_ledgers",
-    "open_namespace",
-    "promote",
-    "shards",
-    "typed",
-    "wal",
-]
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            from importlib.metadata import version
 
+            return version("dlog-streams")
+        from ledger.runtime.lazy_names import lazy_name
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULE_OF:
-        value = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    elif name in __all__:
-        value = importlib.import_module(f"dlog.{name}")
-    else:
-        raise AttributeError(f"module 'dlog' has no attribute {name!r}")
-    globals()[name] = value  # the next use finds it without this function
-    return value
+        return lazy_name(__name__, name)
 
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    def __dir__() -> list[str]:
+        return list(__getattr__("__all__"))

@@ -13,6 +13,7 @@ docs/stream-format.md 9.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import attrs
@@ -26,8 +27,10 @@ from dlog.format.large_record import LARGE_RECORD_BYTES_MAX
 from dlog.format.record import PAYLOAD_BYTES_MAX
 from ledger.auth.auth import AuthFactory
 from ledger.digest import DigestType
+from ledger.ledger_spec import LedgerSpec
 from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity
 from ledger.placement.config import PlacementConfig, PlacementPolicy
+from ledger.settings import default_of
 from ledger.transport.bookie_security import BookieSecurity
 
 _POSITIVE_OR_NONE: Any = optional(gt(0))
@@ -43,6 +46,10 @@ class _KnowsItsArguments:
         made = super().__new__(cls)
         object.__setattr__(made, "_arguments", frozenset(settings))  # the subclasses are frozen
         return made
+
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, None]]:
+        """Make a pickle and a copy keep the names of the arguments; ``__new__`` reads no value."""
+        return (), dict.fromkeys(self._arguments)
 
 
 @attrs.frozen(kw_only=True)
@@ -84,14 +91,21 @@ class WriterConfig(_KnowsItsArguments):
     """Records fail after this long without a segment to write to (bookies or metadata out of reach)."""
     retry_pause_s: float = attrs.field(default=0.2, validator=gt(0))
     """The pause before a failed step of the writer is repeated. It doubles up to 16-fold."""
+    reopen_timeout_s: float = attrs.field(default=300.0, validator=ge(0))
+    """How long ``open_writer(reopen=True)`` tries to open a writer again that has stopped, counted from the
+    first failure since a record became durable. The pauses begin with ``retry_pause_s`` and double up to 10
+    s."""
     purge: bool = True
     """Apply the log's retention, and delete truncated segments and their ledgers, in the background: when the
-    writer opens, truncates or rolls, and every minute. False leaves that to ``Namespace.retain_log`` and
+    writer opens, truncates or rolls, and every minute. False leaves that to ``Namespace.retention.apply`` and
     ``Namespace.purge_log``."""
     close_timeout_s: float = attrs.field(default=15.0, validator=gt(0))
     """How long leaving ``async with`` may take. Then the next writer's recovery finishes the rest."""
     hash_chain: bool = False
     """Keep a hash chain over the records, for ``dlog verify``. Set it for every writer of the log."""
+    keys_and_headers: bool | None = attrs.field(default=None, validator=in_((None, True, False)))
+    """Take records with a key or headers. Apache's readers get such records without them. None: only where
+    Apache's programs do not read (``shared_with_java``)."""
     encryption: KeyProvider | None = attrs.field(default=None, repr=False)
     """Encrypt each payload with the provider's current key (``dlog.encryption``). Apache's readers get the
     encrypted bytes."""
@@ -242,6 +256,19 @@ class NamespaceConfig(_KnowsItsArguments):
         if self.tls is None and getattr(self.auth, "needs_tls", False):
             raise ConfigError("auth: this plug-in sends its secret over TLS only; set tls too")
 
+    def ledger_spec(self, custom: Mapping[str, bytes]) -> LedgerSpec:
+        """A new ledger for a log of the namespace, with these custom metadata."""
+        assert self.digest_type is not None  # ``for_scheme`` set it
+        return LedgerSpec(
+            ensemble_size=self.ensemble_size,
+            write_quorum=self.write_quorum,
+            ack_quorum=self.ack_quorum,
+            digest_type=self.digest_type,
+            password=self.password,
+            custom=custom,
+            may_be_smaller=self.writer.degraded_ensemble,
+        )
+
     def for_scheme(self, scheme: str) -> NamespaceConfig:
         """These settings with all defaults of a kind of namespace, ``file`` or ``distributedlog``.
 
@@ -287,15 +314,10 @@ class NamespaceConfig(_KnowsItsArguments):
         )
 
 
-def default_of(field: Any) -> Any:
-    """The default of an attribute of a configuration."""
-    return field.default.factory() if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]
-
-
 def given_settings(config: WriterConfig | ReaderConfig | NamespaceConfig) -> frozenset[str]:
     """The names of the settings that the caller gave, also of those with their default value.
 
-    After ``attrs.evolve`` all count as given; after pickling, those that differ from their default.
+    After ``attrs.evolve`` all count as given. A pickled or copied configuration keeps them.
     """
     fields = attrs.fields(type(config))
     differing = {field.name for field in fields if getattr(config, field.name) != default_of(field)}

@@ -9,7 +9,6 @@ Source: DistributedLog, NamespaceBuilder.java, BKNamespaceDriver.java (docs/meta
 
 from __future__ import annotations
 
-import getpass
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -21,17 +20,21 @@ import attrs
 import trio
 
 from dlog.config import NamespaceConfig
+from dlog.context import FixedLocation, NamespaceContext
 from dlog.errors import DiskFullError, NamespaceNotBoundError, as_dlog_error, error_of_system
 from dlog.namespace_handle import Namespace
+from dlog.promotion.location import promotable
 from dlog.settings import has_settings, load_settings
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import LedgerError
-from ledger.metadata_store.errors import NamespaceError, NodeExistsError
+from ledger.metadata_store.errors import MetadataError, NodeExistsError
 from ledger.metadata_store.read_only import ReadOnlyStore
 from ledger.metadata_store.store import MetadataStore
 from ledger.metadata_store.zookeeper_security import NO_SECURITY, security_of_environment
+from ledger.runtime.own_user import own_user
 from ledger.runtime.tasks.service_tasks import ServiceTasks, open_service_tasks
+from ledger.runtime.tasks.trio_only import check_trio
 from ledger.transport import bookie_security
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
@@ -92,14 +95,16 @@ async def open_namespace(
         LogUnavailableError: ZooKeeper cannot be reached.
         AccessDeniedError: ZooKeeper refuses the identity.
         EmbeddedStoreError: The directory cannot be used.
+        RuntimeError: No task of trio makes the call; ``dlog.aio`` is for asyncio.
     """
+    check_trio("dlog.open_namespace", "dlog.aio.open_namespace on asyncio, dlog.blocking without async")
     async with open_service_tasks() as tasks:
         opened = _Opened(
             tasks, partial(_configured, config=config, config_file=config_file, settings=settings), read_only
         )
-        namespace = await opened.open(uri)
+        context = await opened.open(uri)
         try:
-            yield namespace
+            yield Namespace(context)
         finally:
             with trio.move_on_after(CLOSE_S) as scope:
                 scope.shield = True
@@ -118,22 +123,22 @@ class _Opened:
         """``configured``: the settings for a URI, from the same places for all of them."""
         self._tasks, self._configured, self._read_only = tasks, configured, read_only
         self._turn = trio.Lock()
-        self._open: dict[str, Namespace] = {}
-        self._ends: list[tuple[Namespace, trio.Event, trio.Event]] = []  # in the order of opening
+        self._open: dict[str, NamespaceContext] = {}
+        self._ends: list[tuple[NamespaceContext, trio.Event, trio.Event]] = []  # in the order of opening
 
-    async def open(self, uri: str) -> Namespace:
+    async def open(self, uri: str) -> NamespaceContext:
         """The open namespace of a URI; opened again if its session is over."""
         async with self._turn:
             found = self._open.get(uri)
-            if found is None or found._is_over:
+            if found is None or found.is_over:
                 found = self._open[uri] = await self._opened(uri)
             return found
 
-    async def _opened(self, uri: str) -> Namespace:
+    async def _opened(self, uri: str) -> NamespaceContext:
         where, config = await self._configured(uri)
         stop, stopped = trio.Event(), trio.Event()
         parts = await self._tasks.start(_hold_open, where, config, self._read_only, stop, stopped)
-        namespace = Namespace(
+        context = NamespaceContext(
             uri,
             parts.store,
             parts.client,
@@ -145,14 +150,14 @@ class _Opened:
             read_only=self._read_only,
             is_snapshot=parts.is_snapshot,
             access_control_path=parts.access_control_path,
-            open_target=self.open if where.scheme == "file" else None,
+            locate=promotable(self.open) if where.scheme == "file" else FixedLocation,
         )
-        self._ends.append((namespace, stop, stopped))
-        return namespace
+        self._ends.append((context, stop, stopped))
+        return context
 
     async def aclose(self) -> None:
-        for namespace, _, _ in self._ends:
-            namespace.close()
+        for context, _, _ in self._ends:
+            context.close()
         for _, stop, stopped in reversed(self._ends):
             stop.set()
             await stopped.wait()
@@ -188,9 +193,9 @@ async def _hold_open(
         async with _open_parts(where, config, read_only) as parts:
             task_status.started(parts)
             await stop.wait()
-    except (NamespaceError, LedgerError) as exc:
+    except (MetadataError, LedgerError) as exc:
         error = as_dlog_error(exc, None, "opening the namespace")
-        raise error from (error_of_system(exc) if isinstance(error, DiskFullError) else None) or exc
+        raise error from error_of_system(exc) if isinstance(error, DiskFullError) else None
     finally:
         stopped.set()
 
@@ -318,10 +323,7 @@ def _principal(where: NamespaceUri, config: NamespaceConfig) -> str:
         security = security_of_environment()
     if security.username is not None:
         return security.username
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())  # the system has no name for the user
+    return own_user()
 
 
 def _same_hosts(one: str, other: str) -> bool:

@@ -17,7 +17,8 @@ offset  size  field
 The cipher's key is HKDF-SHA-256 of the provider's key, with the salt, and with "dlog payload 1" and the log's
 origin as info. So a nonce is a counter and never repeats, also with many writers and one key for years. The
 associated data is the header, the log's origin and the transaction id. The origin is the log's name, unless
-logs were renamed (``namespace.origin``).
+logs were renamed (``namespace.origin``). The key and the headers of a record are encrypted in the same way,
+with ``attributes`` after the associated data; that of their payload ends with ``with`` and these bytes.
 
 Source: NIST SP 800-38D; RFC 5869. Ours: Apache's readers get these bytes as the payload.
 """
@@ -34,6 +35,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dlog.errors import ConfigError, DecryptionError, EncryptionKeyError
+from dlog.format.attributes import decode_attributes
+from dlog.format.record import Record, RecordWithAttributes, RecordWithSealedAttributes
 from ledger.runtime.secret_file import SecretFileError, SecretOf, load_secret
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ ENTRY_POINTS = "dlog.key_providers"
 _MAGIC = b"DLE\x01"
 _SALT_BYTES, _COUNTER, _TAG_BYTES = 16, struct.Struct(">Q"), 16
 _TXID = struct.Struct(">q")
+_ATTRIBUTES, _WITH = b"attributes", b"with"  # no two of the associated data are equal
 _CIPHERS_MAX = 64  # derived keys that a reader keeps: one for each writer it meets
 _KEY_FILE_BYTES_MAX = 1 << 20
 
@@ -103,9 +107,9 @@ class KeyFile:
         try:
             found = load_secret(self._path, SecretOf.OURS, bytes_max=_KEY_FILE_BYTES_MAX)
         except SecretFileError as exc:
-            raise ConfigError(f"key file {exc}") from exc
+            raise ConfigError(f"key file {exc}") from None
         except OSError as exc:
-            raise ConfigError(f"key file {self._path} cannot be read: {exc.strerror or exc}") from exc
+            raise ConfigError(f"key file {self._path} cannot be read: {exc.strerror or exc}") from None
         if found.state != self._state:
             self._keys = self._parsed(found.content.decode("utf-8", "replace"))
             self._state = found.state
@@ -184,13 +188,25 @@ class PayloadSealer:
     def __repr__(self) -> str:
         return f"<PayloadSealer with key {self.key_id!r}, {self._count} records>"
 
-    def seal(self, payload: bytes, txid: int) -> bytes:
-        """The bytes to store; at most ``OVERHEAD_BYTES_MAX`` more than the payload."""
+    def seal_with_attributes(self, payload: bytes, txid: int, attributes: bytes) -> tuple[bytes, bytes]:
+        """The bytes to store of a payload, and of the key and headers of its record.
+
+        The payload decrypts only together with them.
+        """
+        sealed = self.seal(attributes, txid, _ATTRIBUTES)
+        return self.seal(payload, txid, _WITH + sealed), sealed
+
+    def seal(self, payload: bytes, txid: int, bound: bytes = b"") -> bytes:
+        """The bytes to store; at most ``OVERHEAD_BYTES_MAX`` more than the payload.
+
+        Args:
+            bound: More associated data: the payload decrypts only with the same.
+        """
         counter = _COUNTER.pack(self._count)
         self._count += 1
         head = self._head + counter
         return head + self._cipher.encrypt(
-            b"\0\0\0\0" + counter, payload, head + self._origin_data + _TXID.pack(txid)
+            b"\0\0\0\0" + counter, payload, head + self._origin_data + _TXID.pack(txid) + bound
         )
 
 
@@ -217,7 +233,23 @@ class PayloadOpener:
         self._origin_data = _origin_data(self._origin)
         self._ciphers: OrderedDict[bytes, AESGCM] = OrderedDict()  # by the header before the counter
 
-    def open(self, stored: bytes, txid: int, dlsn: DLSN) -> bytes:
+    def open_record(self, record: Record) -> Record:
+        """A record as it was written; its key and headers only with the payload that they were stored with.
+
+        Raises: as ``open``.
+        """
+        dlsn, txid = record.dlsn, record.txid
+        if record.__class__ is Record:
+            return Record(dlsn, txid, self.open(record.payload, txid, dlsn), record.sequence_id)
+        if not isinstance(record, RecordWithSealedAttributes):
+            raise DecryptionError(
+                self._log, dlsn, None, "the key and headers of the record are not encrypted"
+            )
+        payload = self.open(record.payload, txid, dlsn, _WITH + record.sealed)
+        attributes = decode_attributes(self.open(record.sealed, txid, dlsn, _ATTRIBUTES))
+        return RecordWithAttributes(dlsn, txid, payload, record.sequence_id, *attributes)
+
+    def open(self, stored: bytes, txid: int, dlsn: DLSN, bound: bytes = b"") -> bytes:
         """The payload.
 
         Raises:
@@ -237,14 +269,15 @@ class PayloadOpener:
             return cipher.decrypt(
                 b"\0\0\0\0" + stored[salt_end:start],
                 stored[start:],
-                stored[:start] + self._origin_data + _TXID.pack(txid),
+                stored[:start] + self._origin_data + _TXID.pack(txid) + bound,
             )
         except _invalid_tag():
             raise DecryptionError(
                 self._log,
                 dlsn,
                 stored[5 : 5 + size].decode(),
-                "the payload does not match its tag: it was changed, or moved from another log or"
+                "the payload does not match its tag: it, or the key or headers of its record, was changed,"
+                " or moved from another log or"
                 " transaction id, or the key with this id is another one now, or another program"
                 f" has renamed the log (the payload was taken for one of {self._origin!r})",
             ) from None

@@ -1,7 +1,7 @@
 """The errors of ``dlog``: one class for each reaction of a caller.
 
 ``dlog`` raises no other errors; those of ``namespace.errors`` are here, too. ``translated`` turns an error of
-the metadata store or of a ledger into one of these; the original is the ``__cause__``.
+the metadata store or of a ledger into one of these.
 Always: an error about a submitted record says whether the record is in the log (``RecordOutcome``).
 
 Source: DistributedLog, DLException.java and its subclasses. ``code`` is the status code of the matching Java
@@ -11,6 +11,7 @@ error, if there is one (docs/stream-format.md 8).
 from __future__ import annotations
 
 from ledger import errors as ledger_errors
+from ledger.causes import cause_of
 from ledger.metadata_store import errors as store_errors
 from namespace.errors import AccessDeniedError as AccessDeniedError
 from namespace.errors import ConfigError as ConfigError
@@ -24,8 +25,9 @@ from namespace.errors import LogExistsError as LogExistsError
 from namespace.errors import LogFencedError as LogFencedError
 from namespace.errors import LogInUseError as LogInUseError
 from namespace.errors import LogMetadataError as LogMetadataError
+from namespace.errors import LogMovedError as LogMovedError
+from namespace.errors import LogMovingError as LogMovingError
 from namespace.errors import LogNotFoundError as LogNotFoundError
-from namespace.errors import LogPromotedError as LogPromotedError
 from namespace.errors import LogRenamedError as LogRenamedError
 from namespace.errors import LogRenameError as LogRenameError
 from namespace.errors import LogTruncatedError as LogTruncatedError
@@ -85,16 +87,37 @@ class NamespaceLostError(LogUnavailableError):
 
 
 class LogLockedError(DLogError):
-    """Another writer held the log's lock until the timeout. Close that writer, or wait longer."""
+    """Another writer held the log's lock until the timeout. Close that writer, or wait longer.
+
+    ``owner`` is its host and process id, or its ``client_id``. ``is_own``: it is in this process.
+    ``session_timeout_s``: a lock goes this long after its owner was killed, if the owner has the same
+    ``session_timeout_ms``; None in a directory, where it goes at once.
+    """
 
     code = 302
 
-    def __init__(self, log: str, owner: str | None, waited_s: float) -> None:
-        super().__init__(
-            f"log {log!r} has a writer already: {owner or 'an unknown owner'} holds its lock, "
-            f"waited {waited_s:g} s; close that writer, or wait longer with lock_timeout_s"
-        )
-        self.log, self.owner = log, owner
+    def __init__(
+        self,
+        log: str,
+        owner: str | None,
+        waited_s: float,
+        *,
+        is_own: bool = False,
+        session_timeout_s: float | None = None,
+    ) -> None:
+        by = f"{owner or 'an unknown owner'} holds its lock"
+        if is_own:
+            advice = "that is this process itself: use the writer that it has open, or close it first"
+        else:
+            advice = (
+                "a log has one writer: let one process write it (one worker, or a process of its own), close"
+                " that writer, or wait longer with lock_timeout_s"
+            )
+            if session_timeout_s is not None:
+                until = f"its session ends at the latest {session_timeout_s:g} s later"
+                advice = f"{advice}. If its program was killed, {until}"
+        super().__init__(f"log {log!r} has a writer already: {by}, waited {waited_s:g} s; {advice}")
+        self.log, self.owner, self.is_own, self.session_timeout_s = log, owner, is_own, session_timeout_s
 
 
 class EntryFormatError(DLogError):
@@ -304,15 +327,15 @@ class translated:  # noqa: N801 - used as a function, on hot paths
     def __enter__(self) -> None: ...
 
     def __exit__(self, exc_type: object, exc: BaseException | None, traceback: object) -> None:
-        if isinstance(exc, ledger_errors.LedgerError | store_errors.NamespaceError):
+        if isinstance(exc, ledger_errors.LedgerError | store_errors.MetadataError):
             error = as_dlog_error(exc, self._log, self._doing)
-            raise error from (error_of_system(exc) if isinstance(error, DiskFullError) else None) or exc
+            raise error from error_of_system(exc) if isinstance(error, DiskFullError) else None
 
 
 def error_of_system(error: BaseException | None) -> OSError | None:
     """The first ``OSError`` among an error and its causes that is no error of these packages."""
     while error is not None and type(error) is not OSError:
-        error = error.__cause__
+        error = cause_of(error)
     return error
 
 
@@ -322,7 +345,9 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
     match exc:
         case DLogError():
             return exc
-        case ledger_errors.MetadataStoreError(__cause__=store_errors.NamespaceError() as cause):
+        case ledger_errors.MetadataStoreError() if isinstance(
+            cause := cause_of(exc), store_errors.MetadataError
+        ):
             return as_dlog_error(cause, log, doing)
         case store_errors.InvalidStoreAddressError():
             return InvalidUriError(str(exc))
@@ -347,7 +372,7 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
             return LogUnavailableError(
                 f"{place}: the metadata store cannot be reached ({exc}); try again later"
             )
-        case store_errors.NamespaceError():
+        case store_errors.MetadataError():
             return LogMetadataError(f"{place}: unexpected state of the metadata: {exc}")
         case ledger_errors.DirectoryMovedError():
             return NamespaceLostError(str(exc))

@@ -19,9 +19,10 @@ from dlog.errors import InvalidUriError, NamespaceNotBoundError
 from dlog.settings import load_settings
 from ledger.client import LedgerClient
 from ledger.config import ClientConfig
-from ledger.deploy import Deployment, open_deployment
+from ledger.deploy import Deployment, Opening, open_deployment
 from ledger.errors import ClusterNotFoundError
 from ledger.metadata_store.service_uri import ServiceUri
+from ledger.runtime.tasks.trio_only import check_trio
 from namespace.namespace_uri import parse_namespace_uri
 
 UNNAMED = "distributedlog://localhost/unnamed"  # for settings of a cluster that no namespace names
@@ -52,8 +53,10 @@ async def open_ledgers(
         InvalidUriError, InvalidStoreAddressError: The URI cannot be parsed.
         ConfigError: Settings are unknown, wrong or contradict each other; the message names their place.
         NamespaceNotBoundError: There are no ledgers at this place.
-        LedgerError, NamespaceError: As ``ledger.open_client`` raises them.
+        LedgerError, MetadataError: As ``ledger.open_client`` raises them.
+        RuntimeError: No task of trio makes the call.
     """
+    check_trio("dlog.open_ledgers", "ledger.blocking in a thread")
     async with open_ledger_deployment(
         uri, config=config, config_file=config_file, settings=settings, read_only=read_only
     ) as deployment:
@@ -94,20 +97,20 @@ async def open_ledger_deployment(
         uri = await _service_uri_of_namespace(uri, obeyed)
     ledgers = client(obeyed)
     chosen = ledgers.transport.tls is not None or ledgers.transport.auth is not None
+    opening = Opening(
+        config=ledgers,
+        read_only=read_only,
+        session_timeout_ms=obeyed.session_timeout_ms,
+        connect_timeout_s=obeyed.connect_timeout_s,
+        host_lock_timeout_s=obeyed.host_lock_timeout_s,
+        security=obeyed.zookeeper_security,
+        bookie_security=None if chosen else obeyed.bookie_security,
+    )
     try:
-        async with open_deployment(
-            uri,
-            config=ledgers,
-            read_only=read_only,
-            session_timeout_ms=obeyed.session_timeout_ms,
-            connect_timeout_s=obeyed.connect_timeout_s,
-            host_lock_timeout_s=obeyed.host_lock_timeout_s,
-            security=obeyed.zookeeper_security,
-            bookie_security=None if chosen else obeyed.bookie_security,
-        ) as deployment:
+        async with open_deployment(uri, opening) as deployment:
             yield deployment
     except ClusterNotFoundError as exc:
-        raise NamespaceNotBoundError(str(exc)) from exc
+        raise NamespaceNotBoundError(str(exc)) from None
 
 
 async def ledgers_uri(uri: str) -> str:
@@ -117,7 +120,7 @@ async def ledgers_uri(uri: str) -> str:
         InvalidUriError, InvalidStoreAddressError: The URI cannot be parsed, or is that of a directory.
         ConfigError: Settings are wrong.
         NamespaceNotBoundError: There is no such namespace.
-        ledger.metadata_store.errors.NamespaceError
+        ledger.metadata_store.errors.MetadataError
     """
     scheme = uri.strip().partition(":")[0].lower()
     if scheme.startswith("zk"):

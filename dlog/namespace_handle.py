@@ -1,57 +1,55 @@
-"""A namespace: opening its logs for writing and reading, its cursors and its policy.
+"""A namespace: what most programs use, and the objects that hold the rest.
 
 Inside: the object that ``open_namespace`` yields. Not inside: connecting to the store and to bookies
-(``connect``), changing logs (``administration``), questions about them (``queries``), writing and reading
-(``log_writer``, ``log_reader``).
-Always: every error raised here is one of ``dlog.errors``.
+(``connect``), the work of the calls (``operations``, ``promotion``), writing and reading (``log_writer``,
+``log_reader``).
+Always: every error raised here is one of ``dlog.errors``; a call on a log that was promoted from here is made
+where the log is now.
 
 Source: DistributedLog, BKDistributedLogNamespace.java, BKDistributedLogManager.java.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from fnmatch import fnmatchcase
+from functools import cached_property
 
-import trio
-
-from dlog.config import WriterConfig
-from dlog.errors import EndOfStreamError, LogLockedError, LogPromotedError, translated
-from dlog.operations.access_administration import AccessAdministration
-from dlog.operations.administration import LogAdministration
-from dlog.operations.batches import LogBatches
-from dlog.operations.maintenance import LogMaintenance
-from dlog.operations.namespace_base import at_target, waits_for_store
-from dlog.operations.promoting import LogPromotion
-from dlog.operations.queries import LogQueries
-from dlog.operations.renaming import LogRenaming
-from dlog.promotion.record import SourcePhase
-from dlog.read.cursors import LogCursors, attach_cursor
-from dlog.read.log_reader import LogReader, open_log_reader
-from dlog.read.observed_reader import ObservedLogReader
-from dlog.read.positioning import EARLIEST, Start, Where, position_or_txid
-from dlog.read.read_only_log import ReadOnlyLog
+from dlog.config import NamespaceConfig, WriterConfig
+from dlog.context import NamespaceContext
+from dlog.description import EntryTotals, LogDescription, SegmentDescription
+from dlog.errors import EndOfStreamError, LogNotFoundError, translated
+from dlog.operations.access import AccessCalls
+from dlog.operations.administration import create_log, delete_log, purge_log, truncate_log
+from dlog.operations.batches import BatchCalls
+from dlog.operations.calls import waits_for_store, where_it_is
+from dlog.operations.health import NamespaceHealth, health_of
+from dlog.operations.opening import cursors_of, open_reader, open_writer
+from dlog.operations.policy import PolicyCalls
+from dlog.operations.properties import PropertyCalls
+from dlog.operations.queries import describe_log
+from dlog.operations.renaming import rename_log
+from dlog.operations.repairs import RepairCalls
+from dlog.operations.retention import RetentionCalls
+from dlog.promotion.calls import PromotionCalls
+from dlog.read.cursors import LogCursors
+from dlog.read.log_reader import LogReader
+from dlog.read.positioning import EARLIEST, Where, position_or_txid
+from dlog.statistics_names import statistics_of
 from dlog.write.log_writer import LogWriter
-from dlog.write.opening import open_log_writer, take_lock
-from dlog.write.segment_lifecycle import SegmentLifecycle
-from ledger.metadata_store.lock import DistributedLock
-from ledger.runtime.audit import audited_async
-from namespace.access_control.entries import Denial
+from ledger.metadata_store.errors import NoNodeError
+from ledger.pickling import ProcessBound
+from ledger.runtime.statistics import Statistics
+from namespace import logs
 from namespace.cursor_nodes import check_cursor_name
 from namespace.dlsn import DLSN
-from namespace.policy import Policy, Right, encode_policy
+from namespace.federated_store import FederatedStore
+from namespace.log_identity import log_id_in
+from namespace.policy import Right
 
 
-class Namespace(
-    LogAdministration,
-    LogRenaming,
-    LogBatches,
-    AccessAdministration,
-    LogMaintenance,
-    LogQueries,
-    LogPromotion,
-):
+class Namespace(ProcessBound):
     """The logs of one namespace. Made by ``dlog.open_namespace``; its calls may run concurrently.
 
     Every call raises ``InvalidLogNameError`` for a name that no log can have, ``LogUnavailableError`` while
@@ -60,6 +58,94 @@ class Namespace(
     every call that changes something raises ``ReadOnlyError`` before anything happens.
     """
 
+    def __init__(self, context: NamespaceContext) -> None:
+        """``context``: what the calls are made of; for DLog's own packages."""
+        self.context = context
+
+    def __repr__(self) -> str:
+        return repr(self.context)
+
+    # The objects that hold what fewer programs need.
+
+    @cached_property
+    def properties(self) -> PropertyCalls:
+        """A small map of texts that the users of a log keep beside its records."""
+        return PropertyCalls(self.context)
+
+    @cached_property
+    def retention(self) -> RetentionCalls:
+        """How long the records of logs are kept."""
+        return RetentionCalls(self.context)
+
+    @cached_property
+    def batches(self) -> BatchCalls:
+        """Writing whole segments at once, in one transaction for all their logs."""
+        return BatchCalls(self.context)
+
+    @cached_property
+    def repair(self) -> RepairCalls:
+        """Verifying, checking and mending logs; ledgers of no log."""
+        return RepairCalls(self.context)
+
+    @cached_property
+    def promotion(self) -> PromotionCalls:
+        """Moving logs of a directory to a cluster."""
+        return PromotionCalls(self.context)
+
+    @cached_property
+    def policy(self) -> PolicyCalls:
+        """Which principals have which rights on which logs."""
+        return PolicyCalls(self.context)
+
+    @cached_property
+    def access(self) -> AccessCalls:
+        """Access control entries, which deny operations on logs to everyone."""
+        return AccessCalls(self.context)
+
+    @property
+    def uri(self) -> str:
+        """The URI as passed to ``open_namespace``."""
+        return self.context.uri
+
+    @property
+    def config(self) -> NamespaceConfig:
+        """How logs are stored, and the settings of writers and readers."""
+        return self.context.config
+
+    @property
+    def read_only(self) -> bool:
+        """True if every change is refused."""
+        return self.context.read_only
+
+    @property
+    def is_snapshot(self) -> bool:
+        """True if it is read-only, and no process writes: later records do not appear."""
+        return self.context.is_snapshot
+
+    @property
+    def principal(self) -> str:
+        """The name under which the policy of the namespace knows this program."""
+        return self.context.permissions.principal
+
+    def statistics(self) -> Statistics:
+        """What this namespace's writers, readers and ledgers have counted since it was opened.
+
+        Histograms are there only with the setting ``statistics``. Names are in docs/observability.md. Also of
+        a closed namespace. A log that was promoted counts where its ledgers are: its reads and writes at the
+        target are not here.
+        """
+        return statistics_of(self.context.client.recorder)
+
+    def health(self, *, pending_s_max: float = 10.0) -> NamespaceHealth:
+        """How this namespace is for this program, from what it knows already: no request is sent.
+
+        Args:
+            pending_s_max: It is a problem if a record is neither durable nor failed after this many seconds.
+        """
+        return health_of(self.context, pending_s_max)
+
+    # Writing and reading.
+
     def open_writer(
         self,
         name: str,
@@ -67,6 +153,7 @@ class Namespace(
         create: bool = False,
         lock_timeout_s: float | None = None,
         config: WriterConfig | None = None,
+        reopen: bool = False,
     ) -> AbstractAsyncContextManager[LogWriter]:
         """Become the log's one writer, for the duration of an ``async with``.
 
@@ -78,12 +165,19 @@ class Namespace(
             create: Create the log if it does not exist.
             lock_timeout_s: How long to wait for another writer's lock; 0: not at all; None: as configured.
             config: The settings that it names are stronger than the namespace's writer settings.
+            reopen: If the writer stops because bookies or metadata were out of reach, its session expired or
+                the disk was full, open it again by itself, for at most ``WriterConfig.reopen_timeout_s``.
+                Each record that was in flight has its outcome before: durable, not written, or unknown; none
+                is written again. ``append``, ``flush`` and ``wait_capacity`` wait meanwhile, ``submit``
+                raises. If another writer has the log, this one ends with ``LogFencedError``.
 
         Raises:
             LogNotFoundError, EndOfStreamError (sealed), LogLockedError, LogFencedError, LogMetadataError
         """
-        ours = self.config.writer if config is None else config.over(self.config.writer)
-        return self._open_writer(self._checked(name, Right.WRITE), create, lock_timeout_s, ours)
+        ours = self.context.config.writer if config is None else config.over(self.context.config.writer)
+        return open_writer(
+            self.context, self.context.checked(name, Right.WRITE), create, lock_timeout_s, ours, reopen
+        )
 
     def open_reader(
         self,
@@ -125,16 +219,68 @@ class Namespace(
         """
         if end is EARLIEST:
             raise ValueError("end=EARLIEST: give a DLSN, a transaction id, a datetime or LATEST")
-        return self._open_reader(
-            self._read_only_log(name),
+        return open_reader(
+            self.context,
+            name,
             position_or_txid(start),
-            None if end is None else position_or_txid(end),
-            follow,
-            None if cursor is None else check_cursor_name(cursor),
-            gaps,
+            end=None if end is None else position_or_txid(end),
+            follow=follow,
+            cursor=None if cursor is None else check_cursor_name(cursor),
+            gaps=gaps,
         )
 
-    @at_target
+    def cursors(self, name: str) -> LogCursors:
+        """The cursors of a log: named positions that readers commit."""
+        return cursors_of(self.context, name)
+
+    # The life of a log.
+
+    @where_it_is
+    async def create_log(self, name: str, *, exist_ok: bool = False) -> None:
+        """Create an empty log. A name may have parts (``shop/orders``). If cancelled, the log may exist.
+
+        Raises:
+            LogExistsError: Unless ``exist_ok``.
+        """
+        await create_log(self.context, name, exist_ok=exist_ok)
+
+    @where_it_is
+    async def delete_log(self, name: str, *, lock_timeout_s: float = 0) -> None:
+        """Delete a log with all of its records. Its readers fail.
+
+        If the call is cancelled or fails, part of the log may be deleted; call it again.
+
+        Raises:
+            LogNotFoundError
+            LogLockedError: The log has a writer.
+            LogMetadataError: Another client changed the log during the deletion.
+        """
+        await delete_log(self.context, name, lock_timeout_s=lock_timeout_s)
+
+    async def rename_log(self, old: str, new: str, *, lock_timeout_s: float = 0) -> None:
+        """Give a log another name in this namespace. Its records, positions and cursors stay as they are.
+
+        So do its truncation, retention, properties, seal, encryption and hash chain. It takes the log's lock
+        and completes segments that a dead writer left in progress; then one transaction moves the log.
+        Readers that are open get ``LogRenamedError`` when they look for the next segment: open them by the
+        new name. If the call is cancelled, or fails with ``LogUnavailableError``, the log has either name.
+
+        Args:
+            lock_timeout_s: How long to wait for the lock of a writer.
+
+        Raises:
+            LogNotFoundError, LogExistsError
+            LogLockedError: The log has a writer.
+            LogRenameError: The log cannot be renamed as it is now, or not to this name; the message says why.
+            PromotionError, LogMovedError: The log is being promoted, or was promoted.
+            ConfigError: The namespace is federated, or a part of a federated one.
+            AccessDeniedError: The right to administer it is missing for one of the names, or deleting it or
+                taking its lock is denied.
+            LogMetadataError, CorruptLogError, LogUnavailableError
+        """
+        await rename_log(self.context, old, new, lock_timeout_s=lock_timeout_s)
+
+    @where_it_is
     async def seal_log(self, name: str, *, lock_timeout_s: float = 0) -> None:
         """End a log for good: it takes no more records, and its readers end (``LogReader.is_sealed``).
 
@@ -146,202 +292,179 @@ class Namespace(
             LogLockedError: The log has a writer. It can seal the log itself (``LogWriter.seal``).
             LogFencedError, LogWriteError, LogMetadataError
         """
-        name = await self._permitted(name, Right.ADMIN)  # opening a writer changes the log
+        name = await self.context.permitted(name, Right.ADMIN)  # opening a writer changes the log
         try:
             async with self.open_writer(name, lock_timeout_s=lock_timeout_s) as writer:
                 await writer.seal()
         except EndOfStreamError:
             pass
 
-    def cursors(self, name: str) -> LogCursors:
-        """The cursors of a log: named positions that readers commit."""
-        log = self._read_only_log(name)
-        return LogCursors(
-            self._store,
-            self._path,
-            log,
-            partial(self._permitted, log.name),
-            retry_timeout_s=self.config.reader.retry_timeout_s,
-            at_target=partial(self._cursors_at_target, log.name),
-        )
+    @where_it_is
+    async def truncate_log(self, name: str, before: DLSN) -> DLSN | None:
+        """Truncate a log, also while another process writes it; see ``LogWriter.truncate``.
 
-    async def _cursors_at_target(self, name: str) -> LogCursors:
-        found: LogCursors = (await self._promoted(name)).cursors(name)
-        return found
+        Readers begin at ``before``, or earlier: records of the segment in use stay. A truncated record stays
+        truncated. If the call is cancelled or fails, some records may be truncated, from the first on; call
+        it again. ``purge_log`` or the log's writer then deletes whole segments of truncated records.
 
-    @property
-    def principal(self) -> str:
-        """The name under which the policy of the namespace knows this program."""
-        return self._permissions.principal
+        Returns:
+            The first position that is left; None if there is no segment yet.
+
+        Raises:
+            LogNotFoundError, LogMetadataError
+        """
+        return await truncate_log(self.context, name, before)
+
+    @where_it_is
+    async def purge_log(self, name: str, *, dry_run: bool = False) -> list[SegmentDescription]:
+        """Delete the truncated segments of a log and their ledgers, also while another process writes it.
+
+        The newest completed segment stays until there is a newer one. A reader inside a deleted segment gets
+        ``LogTruncatedError``. If the call is cancelled or fails, some segments may be deleted, from the
+        oldest on; call it again. Bookies give the disk space back with their next garbage collection.
+
+        Args:
+            dry_run: Delete nothing.
+
+        Returns:
+            The segments that were deleted, oldest first; with ``dry_run``, those that would be.
+
+        Raises:
+            LogNotFoundError, LogMetadataError
+        """
+        return await purge_log(self.context, name, dry_run=dry_run)
+
+    # Questions; nothing is changed, and each call may be cancelled at any time.
+
+    async def list_logs(self, prefix: str = "", *, pattern: str | None = None) -> list[str]:
+        """The names of the logs, sorted; with a prefix, of those below it (``shop``: ``shop/orders``).
+
+        If the namespace has a policy, only logs that this program may read are listed.
+
+        Args:
+            pattern: Only names that match it as a whole, prefix included: ``*`` stands for any characters,
+                ``/`` too, ``?`` for one, ``[ab]`` for one of these. In a policy only ``*`` is special.
+        """
+        names = await self.context.readable_logs(prefix)
+        return names if pattern is None else [name for name in names if fnmatchcase(name, pattern)]
+
+    @where_it_is
+    @waits_for_store
+    async def log_location(self, name: str) -> str:
+        """The path of the namespace that holds a log: in a federated namespace that of a sub-namespace.
+
+        Raises:
+            LogNotFoundError
+            LogMetadataError: Two sub-namespaces hold it.
+        """
+        name = await self.context.permitted(name, Right.READ)
+        with translated(name, "looking for it"):
+            if not await logs.log_exists(self.context.nodes(name)):
+                raise LogNotFoundError(name)
+            place = (
+                await self.context.store.locate(name)
+                if isinstance(self.context.store, FederatedStore)
+                else None
+            )
+            return place or self.context.path
 
     @waits_for_store
-    async def policy(self) -> Policy | None:
-        """The policy of the namespace; None if there is none, so that everything is allowed.
-
-        A principal that may not change it gets the rules about itself only (``Policy.is_whole``).
+    async def log_exists(self, name: str) -> bool:
+        """True if the log exists now; also of a log that was moved to another namespace.
 
         Raises:
-            LogMetadataError: It does not parse.
+            AccessDeniedError: The policy gives this program no right on a log of this name.
         """
-        self._check_open()
-        with translated(None, "reading its policy"):
-            return await self._permissions.visible()
+        name = await self.context.may_read(name)
+        with translated(name, "looking for it"):
+            return await logs.log_exists(self.context.nodes(name))
 
-    async def set_policy(self, policy: Policy | None) -> None:
-        """Replace the policy of the namespace; None deletes it. If cancelled, it may or may not be stored.
-
-        Open writers and readers continue; it counts for later openings.
+    @where_it_is
+    @waits_for_store
+    async def segments(self, name: str) -> list[SegmentDescription]:
+        """The log's segments, oldest first.
 
         Raises:
-            AccessDeniedError: The stored policy does not let this program's principal change it.
+            LogNotFoundError, LogMetadataError
         """
-        self._check_open(Right.ADMIN)
-        rules = "none" if policy is None else encode_policy(policy).decode()
-        with translated(None, "changing its policy"):
-            async with audited_async("change policy", f"{self.uri} {rules}"):
-                await self._permissions.replace(policy, retry_timeout_s=self._retry_timeout_s(Right.ADMIN))
+        await self.context.permitted(name, Right.READ)
+        return [SegmentDescription.of(each) for each in await self.context.log(name).segments()]
 
-    @asynccontextmanager
-    async def _open_reader(
-        self,
-        log: ReadOnlyLog,
-        start: DLSN | int | Start,
-        end: DLSN | int | Start | None,
-        follow: bool,
-        cursor: str | None,
-        gaps: bool,
-    ) -> AsyncIterator[LogReader]:
-        try:
-            await self._permitted(log.name, Right.READ)
-        except LogPromotedError:
-            record = await self._promotion(log.name)
-            # Before the end of the hand-over everything can be read here; the reader follows then.
-            if record is not None and record.phase is SourcePhase.DONE:
-                target = await self._promoted(log.name)
-                async with target.open_reader(
-                    log.name, start=start, end=end, follow=follow, cursor=cursor
-                ) as reader:
-                    yield reader
-                return
-        attached = None if cursor is None else await attach_cursor(self.cursors(log.name), cursor)
-        if attached is not None and attached.seen is not None:
-            start = attached.seen.position
-        async with open_log_reader(
-            log,
-            self.config.reader,
-            start=start,
-            end=end,
-            follow=follow,
-            cursor=attached,
-            gaps=gaps,
-            make=ObservedLogReader if log.recorder.observes else LogReader,
-        ) as reader:
-            yield reader
-
-    @asynccontextmanager
-    async def _open_writer(
-        self, name: str, create: bool, lock_timeout_s: float | None, config: WriterConfig
-    ) -> AsyncIterator[LogWriter]:
-        try:
-            await self._permitted(name, Right.WRITE, Denial.ACQUIRE, Denial.WRITE)
-            is_here = True
-        except LogPromotedError:
-            await self._may(name, Right.WRITE, Denial.ACQUIRE, Denial.WRITE)
-            is_here = False
-        if self.config.shared_with_java:
-            config.check_shared()
-        if create:
-            await self.create_log(name, exist_ok=True)
-        timeout_s = config.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
-        where: Namespace = self
-        is_first = True
-
-        async def acquire() -> DistributedLock:
-            nonlocal where, is_here, is_first
-            if not is_first:  # opened again
-                await self._may(name, Right.WRITE, Denial.ACQUIRE, Denial.WRITE)
-            is_first = False
-            # The check above has just looked. If the log was promoted since, reading its nodes under the lock
-            # shows it, and the next lock is that of the target.
-            where = self if is_here else await self._namespace_of(name)
-            is_here = False
-            return await take_lock(where._store, where._path, name, where._client_id, timeout_s)
-
-        async def follow() -> tuple[SegmentLifecycle, DistributedLock] | None:
-            nonlocal where
-            found = await where._follow(name, timeout_s, config)
-            if found is None:
-                return None
-            where, lifecycle, lock = found
-            return lifecycle, lock
-
-        async with open_log_writer(
-            self._read_only_log(name),
-            acquire,
-            lambda lock: where._lifecycle(name, lock, config),
-            config,
-            self._store,
-            wall_ms=self._wall_ms,
-            check_admin=partial(self._may, name, Right.ADMIN),
-            check_truncation=partial(self._may, name, Right.ADMIN, Denial.TRUNCATE),
-            follow=None if self._open_target is None else follow,
-            wait_promoted=lambda: where._wait_promoted(name),
-        ) as writer:
-            yield writer
-
-    @at_target
-    async def _may(self, name: str, right: Right, *operations: Denial) -> None:
-        await self._permitted(name, right, *operations)
-
-    async def _namespace_of(self, name: str) -> Namespace:
-        """This namespace, or the one that the log was promoted to."""
-        record = await self._promotion(name)
-        if record is None or not record.is_closed:
-            return self
-        target: Namespace = await self._promoted(name)
-        return target
-
-    def _lifecycle(self, name: str, lock: DistributedLock, config: WriterConfig) -> SegmentLifecycle:
-        async def may_retain() -> bool:
-            return Denial.TRUNCATE not in (await self._access.entry_of(name)).denied
-
-        return SegmentLifecycle(
-            lock.session,  # a writer that has lost its lock changes no segment
-            self._client,
-            self._path,
-            name,
-            self.config,
-            first_segment_seqno=self._first_segment_seqno,
-            wall_ms=self._wall_ms,
-            may_retain=may_retain,
-            degraded_ensemble=config.degraded_ensemble,
-        )
-
-    async def _follow(
-        self, name: str, timeout_s: float, config: WriterConfig
-    ) -> tuple[Namespace, SegmentLifecycle, DistributedLock] | None:
-        """The log where it was promoted to, for a writer that another program has stopped; else None.
+    @where_it_is
+    @waits_for_store
+    async def last_dlsn(self, name: str) -> DLSN | None:
+        """The position of the last record that a reader sees now; None if there is none.
 
         Raises:
-            LogPromotedError: Another writer has it there.
-            LogUnavailableError: It is not there yet, or cannot be reached.
+            LogNotFoundError, LogMetadataError, CorruptLogError
         """
-        target = await self._namespace_of(name)
-        record = await self._promotion(name)
-        if target is self or record is None:
-            return None
-        try:
-            lock = await take_lock(target._store, target._path, name, target._client_id, timeout_s)
-        except LogLockedError as exc:
-            raise LogPromotedError(name, record.target, f"{exc.owner} writes it there now") from exc
-        try:
-            lifecycle = target._lifecycle(name, lock, config)
-            await lifecycle.refresh()
-            if lifecycle.segments and lifecycle.segments[-1].segment_seqno > record.last_seqno:
-                # Records of this writer that are not written yet would come after those of the other one.
-                raise LogPromotedError(name, record.target, "another writer has written it there since")
-        except BaseException:
-            with trio.CancelScope(shield=True):
-                await lock.release()
-            raise
-        return target, lifecycle, lock
+        log = self.context.log(await self.context.permitted(name, Right.READ))
+        record = await log.last_record(await log.segments())
+        return None if record is None else record.dlsn
+
+    @waits_for_store
+    async def log_identity(self, name: str) -> str | None:
+        """A number that no other log has, also none that gets the name later; it moves with the log.
+
+        A log that is promoted keeps it for those who open it here, and has another one at its target.
+
+        None: Apache's programs or an older release created the log, and no writer of this release has opened
+        it.
+
+        Raises:
+            LogNotFoundError
+        """
+        name = await self.context.may_read(name)
+        with translated(name, "reading its identity"):
+            try:
+                node = await self.context.store.get(self.context.nodes(name).root_path)
+            except NoNodeError:
+                raise LogNotFoundError(name) from None
+            return log_id_in(node.value)
+
+    @where_it_is
+    @waits_for_store
+    async def describe_log(self, name: str) -> LogDescription:
+        """A log's segments, ends, number of records and writer, found without reading all of it.
+
+        Raises:
+            LogNotFoundError, LogMetadataError, CorruptLogError
+        """
+        return await describe_log(self.context, name)
+
+    @where_it_is
+    @waits_for_store
+    async def count_records(self, name: str, *, start: DLSN | None = None, end: DLSN | None = None) -> int:
+        """The number of records visible now, between two positions or in the whole log.
+
+        Truncated records count until their segments are deleted. At most two segments are read, in part.
+
+        Args:
+            start: The first record that counts; None: from the first one on.
+            end: Records at or after it do not count, so the counts of adjoining ranges add up; None: all
+                that are visible.
+
+        Raises:
+            LogNotFoundError, LogMetadataError, CorruptLogError
+        """
+        log = self.context.log(await self.context.permitted(name, Right.READ))
+        return await log.count_from(await log.segments(), DLSN(0, 0, 0) if start is None else start, end)
+
+    @where_it_is
+    @waits_for_store
+    async def entry_totals(self, name: str, entries: Iterable[tuple[int, int]]) -> list[EntryTotals | None]:
+        """The records and bytes of a segment up to and including an entry, by reading that entry alone.
+
+        So the size of a range of positions is known without reading the range.
+
+        Args:
+            entries: Log segment sequence numbers and entry ids.
+
+        Returns:
+            The totals in the order of ``entries``; None for an entry that is not there or not confirmed yet.
+
+        Raises:
+            LogNotFoundError, LogMetadataError, CorruptLogError
+        """
+        log = self.context.log(await self.context.permitted(name, Right.READ))
+        return await log.entry_totals(await log.segments(), list(entries))

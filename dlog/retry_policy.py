@@ -7,20 +7,23 @@ Always: the loss of a session that no other replaces ends the repetition at once
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import trio
 
 from dlog.errors import DLogError, LogUnavailableError, NamespaceLostError
+from ledger.causes import cause_of
 from ledger.metadata_store.errors import ConnectionLostError, StoreDiskError
 from ledger.metadata_store.store import MetadataStore, SessionState
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
+
+PASSES_CALLS_ON = True  # for ``shorten``
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PAUSE_FACTOR_MAX = 16
 
@@ -34,7 +37,7 @@ def is_store_away(error: BaseException, store: MetadataStore) -> bool:
         # What belonged to the session before the present one fails with its loss.
         if isinstance(cause, ConnectionLostError | NamespaceLostError):
             return True
-        cause = cause.__cause__
+        cause = cause_of(cause)
     return False
 
 

@@ -1,4 +1,4 @@
-"""Typed records: classes of attrs as payloads, with versions.
+"""Typed records: classes of attrs, dataclasses and models of pydantic as payloads, with versions.
 
 Inside: the registry of classes, their payloads, the steps from older versions to newer ones.
 Not inside: writing and reading records.
@@ -10,13 +10,16 @@ A payload is one JSON object in UTF-8, so that every language reads it:
     {"type": "order", "version": 2, "data": {"id": 7, "amount": 1200, "currency": "EUR"}}
 
 It needs the extra ``typed`` (cattrs), which turns fields into JSON and back: numbers, text, enums, dates,
-lists, dictionaries, and other classes of attrs.
+decimal numbers, lists, dictionaries, and other such classes. A decimal number is text in JSON, so that no
+digit is lost. A model of pydantic (2.12 or newer) becomes JSON as pydantic does it, in its strict mode.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import attrs
@@ -101,7 +104,7 @@ class Registry:
         return f"<Registry: {classes or 'empty'}>"
 
     def register(self, name: str, *, version: int = 1) -> Callable[[type[C]], type[C]]:
-        """Register a class of attrs, as a decorator.
+        """Register a class of attrs, a dataclass or a model of pydantic, as a decorator.
 
         Args:
             name: The type's name in payloads. It stays when the class is renamed.
@@ -109,15 +112,16 @@ class Registry:
 
         Raises:
             ValueError: The name or the class is registered already, or the version is no positive number.
-            TypeError: It is no class of attrs.
+            TypeError: It is none of them.
         """
         if version < 1:
             raise ValueError(f"type {name!r}: version {version}; versions begin at 1")
 
         def register(cls: type[C]) -> type[C]:
-            if not hasattr(cls, "__attrs_attrs__"):
+            if not (hasattr(cls, "__attrs_attrs__") or dataclasses.is_dataclass(cls) or _is_model(cls)):
                 raise TypeError(
-                    f"type {name!r}: {cls!r} is no class of attrs; decorate it with @attrs.frozen"
+                    f"type {name!r}: {cls!r} is no class of attrs, no dataclass and no model of pydantic;"
+                    " decorate it with @attrs.frozen or @dataclass"
                 )
             if name in self._by_name:
                 raise ValueError(f"type {name!r} is registered already, for {self._by_name[name].cls!r}")
@@ -163,7 +167,7 @@ class Registry:
                 separators=(",", ":"),
             ).encode()
         except (TypeError, ValueError) as exc:  # also UnicodeEncodeError
-            raise TypedRecordError(f"a value of type {name!r} cannot be written as JSON: {exc}") from exc
+            raise TypedRecordError(f"a value of type {name!r} cannot be written as JSON: {exc}") from None
         if self._check:
             self.decode(payload)
         return payload
@@ -197,7 +201,7 @@ class Registry:
         except Exception as exc:  # cattrs raises groups, and what the converters of fields raise
             raise TypedRecordError(
                 f"the fields of type {name!r}, version {version}, do not fit: {_reasons(exc)}"
-            ) from exc
+            ) from None
 
     async def values(self, records: AsyncIterable[Record]) -> AsyncIterator[Typed]:
         """The values of a reader of ``dlog`` or ``dlog.aio``, each with its record.
@@ -226,7 +230,22 @@ def strict_converter() -> JsonConverter:
     converter = make_converter(forbid_extra_keys=True)
     for kind, allowed in ((int, (int,)), (float, (float, int)), (str, (str,)), (bool, (bool,))):
         converter.register_structure_hook(kind, _checked(kind, allowed))
+    converter.register_unstructure_hook(Decimal, str)
+    converter.register_structure_hook(Decimal, _checked(Decimal, (str,)))
+    converter.register_unstructure_hook_func(
+        _is_model, lambda value: value.model_dump(mode="json", by_alias=True)
+    )
+    converter.register_structure_hook_func(_is_model, _model)
     return converter
+
+
+def _is_model(cls: object) -> bool:
+    return isinstance(cls, type) and hasattr(cls, "model_validate_json")  # without an import of pydantic
+
+
+def _model(fields: object, cls: Any) -> Any:
+    # Of JSON, as its strict mode takes a text for a date there, and for nothing else.
+    return cls.model_validate_json(json.dumps(fields), strict=True, extra="forbid")
 
 
 def _checked(kind: type, allowed: tuple[type, ...]) -> Callable[[object, type], Any]:
@@ -263,5 +282,7 @@ def _opened(payload: bytes) -> tuple[str, int, dict[str, Any]]:
 def _reasons(exc: Exception) -> str:
     if isinstance(exc, ExceptionGroup):
         return "; ".join(_reasons(each) for each in exc.exceptions)
+    if callable(errors := getattr(exc, "errors", None)):  # of pydantic
+        return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in errors())
     notes = [str(note) for note in getattr(exc, "__notes__", ())]
     return " ".join([str(exc) or type(exc).__name__, *(f"({note})" for note in notes)])

@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+import dlog
 from dlog import wal
 
 
@@ -78,13 +79,16 @@ def application(values: Values, log: wal.WriteAheadLog[str | None]) -> Starlette
 async def main(uri: str, port: int) -> None:
     values, config = Values(), Config()
     config.bind, config.accesslog, config.errorlog = [f"127.0.0.1:{port}"], None, None
-    async with wal.open_wal(
-        uri,
-        apply=values.apply,
-        snapshot=values.dump,
-        restore=values.restore,
-        operations_between_snapshots=1_000,
-    ) as log:
+    async with (
+        dlog.open_namespace(uri) as namespace,
+        wal.open_wal(
+            namespace,
+            apply=values.apply,
+            snapshot=values.dump,
+            restore=values.restore,
+            operations_between_snapshots=1_000,
+        ) as log,
+    ):
         print(f"{len(values.by_key)} keys, {log.index} operations", flush=True)
         await hypercorn.trio.serve(application(values, log), config)  # type: ignore[arg-type]
 

@@ -12,11 +12,12 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+# The public names. Each is imported when it is first used: every module of this package runs this file first.
 if TYPE_CHECKING:
+    __all__: list[str]
     from ledger import blocking as blocking
     from ledger.auth.auth import AuthFactory as AuthFactory
     from ledger.auth.auth import ClientAuth as ClientAuth
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from ledger.errors import SecuritySettingsError as SecuritySettingsError
     from ledger.errors import TracingError as TracingError
     from ledger.errors import WrongPasswordError as WrongPasswordError
+    from ledger.ledger_spec import LedgerSpec as LedgerSpec
     from ledger.metadata import Ensemble as Ensemble
     from ledger.metadata import LedgerMetadata as LedgerMetadata
     from ledger.metadata import LedgerState as LedgerState
@@ -79,105 +81,12 @@ if TYPE_CHECKING:
 # A library prints nothing unless its program configures logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
-# Name -> module. A name is imported when it is first used: every module of this package runs this file first.
-_EXPORTS = {
-    "AdvWriteHandle": "ledger.write.adv_handle",
-    "AuthFactory": "ledger.auth.auth",
-    "BookieSecurity": "ledger.transport.bookie_security",
-    "BookieSpace": "ledger.client",
-    "ClientAuth": "ledger.auth.auth",
-    "ClientConfig": "ledger.config",
-    "DigestType": "ledger.digest",
-    "Ensemble": "ledger.metadata",
-    "Entry": "ledger.digest",
-    "Histogram": "ledger.runtime.statistics.histogram",
-    "InvalidStoreAddressError": "ledger.metadata_store.errors",
-    "Layout": "ledger.catalog.paths",
-    "LedgerClient": "ledger.client",
-    "LedgerMetadata": "ledger.metadata",
-    "LedgerState": "ledger.metadata",
-    "PlacementConfig": "ledger.placement.config",
-    "PlacementPolicy": "ledger.placement.config",
-    "ReadHandle": "ledger.read.handle",
-    "SaslAuth": "ledger.auth.sasl",
-    "Statistics": "ledger.runtime.statistics.snapshot",
-    "TokenAuth": "ledger.auth.token_auth",
-    "TransportConfig": "ledger.transport.config",
-    "WriteHandle": "ledger.write.handle",
-    "client_auth": "ledger.auth.auth_plugins",
-    "load_bookie_security": "ledger.transport.bookie_security",
-    "open_client": "ledger.deploy.deployment",
-}
+if not TYPE_CHECKING:  # else a type checker would take any name
 
-__all__ = [
-    "AccessDeniedError",
-    "AdvWriteHandle",
-    "AuthFactory",
-    "BookieError",
-    "BookieRefusal",
-    "BookieSecurity",
-    "BookieSpace",
-    "BookieTimeoutError",
-    "BookieUnavailableError",
-    "ClientAuth",
-    "ClientClosedError",
-    "ClientConfig",
-    "ClientRefusedError",
-    "ClusterNotFoundError",
-    "CorruptEntryError",
-    "DigestType",
-    "DirectoryUnusableError",
-    "DuplicateEntryIdError",
-    "Ensemble",
-    "Entry",
-    "EntryBeyondLacError",
-    "EntryTooLargeError",
-    "Histogram",
-    "InvalidStoreAddressError",
-    "Layout",
-    "LedgerClient",
-    "LedgerClosedError",
-    "LedgerError",
-    "LedgerExistsError",
-    "LedgerFencedError",
-    "LedgerMetadata",
-    "LedgerReadError",
-    "LedgerRecoveryError",
-    "LedgerState",
-    "LedgerWriteError",
-    "MetadataFormatError",
-    "MetadataStoreError",
-    "MetadataUnavailableError",
-    "NoSuchEntryError",
-    "NoSuchLedgerError",
-    "NotEnoughBookiesError",
-    "PlacementConfig",
-    "PlacementError",
-    "PlacementPolicy",
-    "ReadHandle",
-    "ReadOnlyError",
-    "SaslAuth",
-    "SecuritySettingsError",
-    "Statistics",
-    "TokenAuth",
-    "TracingError",
-    "TransportConfig",
-    "WriteHandle",
-    "WrongPasswordError",
-    "blocking",
-    "client_auth",
-    "load_bookie_security",
-    "open_client",
-]
+    def __getattr__(name: str) -> object:
+        from ledger.runtime.lazy_names import lazy_name
 
+        return lazy_name(__name__, name)
 
-def __getattr__(name: str) -> Any:
-    if name == "blocking":
-        return importlib.import_module("ledger.blocking")
-    if name in __all__:
-        return getattr(importlib.import_module(_EXPORTS.get(name, "ledger.errors")), name)
-    raise AttributeError(f"module 'ledger' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    def __dir__() -> list[str]:
+        return list(__getattr__("__all__"))

@@ -1,89 +1,111 @@
 """The same client and handles for code without ``async``: scripts, notebooks, worker threads.
 
 Inside: objects that hand each call to the one implementation, in a trio loop in a thread of its own for each
-open client. Not inside: the loop (``loop_thread``); any behaviour of their own. The namesake of a call says
-what it promises.
-Always: calls may come from any thread; a KeyboardInterrupt cancels the call that waits, and the namesake says
-what a cancelled call may have done; entries submitted by one thread keep their order.
+open client. Not inside: how their calls are made (``blocking_face``), the loop (``loop_thread``); any
+behaviour of their own. A call promises what the trio call of its name promises.
+Always: calls may come from any thread; a KeyboardInterrupt cancels the call that waits, and the docstring
+says what a cancelled call may have done; entries submitted by one thread keep their order.
 
 In asyncio, ``await asyncio.wrap_future(writer.submit(payload))``.
 """
 
 from __future__ import annotations
 
-import atexit
-import threading
-import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import TracebackType
+from typing import Any
 
-from ledger.client import BookieSpace
-from ledger.client import LedgerClient as AsyncLedgerClient
-from ledger.config import ClientConfig
-from ledger.deploy.deployment import open_client as open_async
-from ledger.digest import DigestType, Entry
+from ledger.client import LedgerClient as TrioLedgerClient
+from ledger.deploy.deployment import open_client as open_in_trio
 from ledger.errors import ClientClosedError
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_store.service_uri import without_user_info
-from ledger.payloads import as_payload
-from ledger.read.handle import ReadHandle as AsyncReadHandle
-from ledger.runtime.statistics import Statistics
-from ledger.runtime.tasks.loop_thread import Held, LoopThread
-from ledger.write.handle import WriteHandle as AsyncWriteHandle
+from ledger.payloads import as_payload, as_payloads
+from ledger.read.handle import ReadHandle as TrioReadHandle
+from ledger.runtime.tasks.blocking_face import Face, LoopFace, called, close_after_block, forwarded, opener
+from ledger.runtime.tasks.face import Shown, attribute, shown
+from ledger.runtime.tasks.futures import LoopFuture, settle
+from ledger.runtime.tasks.thread_queue import ThreadQueue
+from ledger.write.handle import WriteHandle as TrioWriteHandle
 
 Buffer = bytes | bytearray | memoryview
 
 
-class WriteHandle:
+_Submitted = tuple[bytes, Future[int]]
+
+
+class _SubmittedEntries:
+    """Entries that threads have submitted through one handle, and that are not settled; the loop's.
+
+    The handle of trio refers to it, so it does not refer to the object that callers have.
+    """
+
+    def __init__(self, handle: TrioWriteHandle) -> None:
+        self._handle = handle
+        self._unconfirmed: deque[tuple[int, Future[int], int]] = deque()  # with their bytes
+
+    def submit_now(self, queue: ThreadQueue[_Submitted], submitted: _Submitted) -> None:
+        """Submit an entry that a thread has queued."""
+        payload, future = submitted
+        try:
+            entry_id = self._handle.submit(payload)
+        except Exception as exc:
+            settle(future, exc)
+            queue.done(len(payload))
+        else:
+            self._unconfirmed.append((entry_id, future, len(payload)))
+
+    def on_confirmed(self, queue: ThreadQueue[_Submitted], lac: int, error: BaseException | None) -> None:
+        """Settle the futures of confirmed entries, or all of them when the handle has ended."""
+        unconfirmed = self._unconfirmed
+        while unconfirmed and unconfirmed[0][0] <= lac:
+            entry_id, future, size_bytes = unconfirmed.popleft()
+            settle(future, entry_id)
+            queue.done(size_bytes)
+        if error is not None:
+            while unconfirmed:
+                _, future, size_bytes = unconfirmed.popleft()
+                settle(future, error)
+                queue.done(size_bytes)
+
+
+class WriteHandle(Face[TrioWriteHandle]):
     """See ``ledger.WriteHandle``. A ``with`` block closes the ledger; an exception in it abandons the
     handle."""
 
-    def __init__(self, loop: LoopThread, handle: AsyncWriteHandle, bytes_in_flight_max: int) -> None:
-        self._loop, self._handle = loop, handle
-        self._bytes_in_flight_max = bytes_in_flight_max
-        self._queue: deque[tuple[bytes, Future[int]]] = deque()
-        self._queued_bytes = 0
-        self._guard = threading.Lock()
-        self._unconfirmed: deque[tuple[int, Future[int]]] = deque()  # the loop's
-        handle.on_confirmed(self._on_confirmed)
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._bytes_in_flight_max = self._inner.bytes_in_flight_max
+        entries = _SubmittedEntries(self._inner)
+        self._queue: ThreadQueue[_Submitted] = ThreadQueue(self._loop, entries.submit_now)
+        self._inner.on_confirmed(partial(entries.on_confirmed, self._queue))
 
-    def __repr__(self) -> str:
-        return f"<blocking {repr(self._handle)[1:]}"
+    ledger_id: Shown[int] = attribute("ledger_id", "The ledger's id.")
+    metadata: Shown[LedgerMetadata] = shown(TrioWriteHandle.metadata)
+    lac: Shown[int] = shown(TrioWriteHandle.lac)
+    last_pushed: Shown[int] = shown(TrioWriteHandle.last_pushed)
+    length_bytes: Shown[int] = shown(TrioWriteHandle.length_bytes)
+    bytes_in_flight: Shown[int] = shown(TrioWriteHandle.bytes_in_flight)
+    bytes_in_flight_max: Shown[int] = shown(TrioWriteHandle.bytes_in_flight_max)
 
-    @property
-    def ledger_id(self) -> int:
-        """The ledger's id."""
-        return self._handle.ledger_id
-
-    @property
-    def metadata(self) -> LedgerMetadata:
-        """See ``ledger.WriteHandle.metadata``."""
-        return self._handle.metadata
-
-    @property
-    def lac(self) -> int:
-        """The last add confirmed; -1 before the first."""
-        return self._handle.lac
-
-    @property
-    def length_bytes(self) -> int:
-        """See ``ledger.WriteHandle.length_bytes``."""
-        return self._handle.length_bytes
-
-    def append(self, payload: Buffer) -> int:
-        """See ``ledger.WriteHandle.append``."""
-        return self._loop.run(self._handle.append, as_payload(payload))
-
-    def append_many(self, payloads: Iterable[Buffer]) -> range:
-        """See ``ledger.WriteHandle.append_many``."""
-        return self._loop.run(self._handle.append_many, list(map(as_payload, payloads)))
+    append = forwarded(TrioWriteHandle.append, payload=as_payload)
+    append_many = forwarded(TrioWriteHandle.append_many, payloads=as_payloads)
+    wait_capacity = forwarded(TrioWriteHandle.wait_capacity)
+    wait_bytes_in_flight_below = forwarded(TrioWriteHandle.wait_bytes_in_flight_below)
+    wait_confirmed = forwarded(TrioWriteHandle.wait_confirmed)
+    force = forwarded(TrioWriteHandle.force)
+    write_explicit_lac = forwarded(TrioWriteHandle.write_explicit_lac)
+    close = forwarded(TrioWriteHandle.close)
+    abandon = called(TrioWriteHandle.abandon)
 
     def submit(self, payload: Buffer) -> Future[int]:
         """Add an entry; the future has its id once it is confirmed.
 
-        Waits only while too many bytes are in flight. The future fails with the error that ended the handle:
+        Waits only while too many bytes are in flight; an entry counts as at least 1 KiB, since its future
+        takes as much memory. The future fails with the error that ended the handle:
         the entry may be in the ledger then. Cancelling the future changes nothing about the entry.
 
         Raises:
@@ -93,37 +115,12 @@ class WriteHandle:
             ClientClosedError: The client was closed.
         """
         payload = as_payload(payload)  # the caller may fill its buffer again at once
-        if self._queued_bytes + self._handle.bytes_in_flight > self._bytes_in_flight_max:
-            self.wait_capacity()
-        future: Future[int] = Future()
-        with self._guard:
-            if not self._queue:
-                # First, because it may raise. The guard is held: a caller that finds the queue filled relies
-                # on its being drained before anything else that this caller calls.
-                self._loop.call_soon(self._drain)
-            self._queue.append((payload, future))
-            self._queued_bytes += len(payload)
+        bytes_max = self._bytes_in_flight_max
+        if self._queue.held_bytes > bytes_max or self._inner.bytes_in_flight > bytes_max:
+            self._loop.run(self._wait_room)
+        future: Future[int] = LoopFuture()
+        self._queue.put((payload, future), len(payload))
         return future
-
-    def wait_capacity(self) -> None:
-        """See ``ledger.WriteHandle.wait_capacity``."""
-        self._loop.run(self._handle.wait_capacity)
-
-    def force(self) -> None:
-        """See ``ledger.WriteHandle.force``."""
-        self._loop.run(self._handle.force)
-
-    def write_explicit_lac(self) -> None:
-        """See ``ledger.WriteHandle.write_explicit_lac``."""
-        self._loop.run(self._handle.write_explicit_lac)
-
-    def close(self) -> None:
-        """See ``ledger.WriteHandle.close``."""
-        self._loop.run(self._handle.close)
-
-    def abandon(self) -> None:
-        """See ``ledger.WriteHandle.abandon``."""
-        self._loop.run(_called, self._handle.abandon)
 
     def __enter__(self) -> WriteHandle:
         return self
@@ -136,78 +133,27 @@ class WriteHandle:
         else:
             self.abandon()
 
-    def _drain(self) -> None:
-        """In the loop: submit what the threads have queued, in their order."""
-        with self._guard:
-            queue, self._queue = self._queue, deque()
-            self._queued_bytes = 0
-        for payload, future in queue:
-            try:
-                entry_id = self._handle.submit(payload)
-            except Exception as exc:
-                _settle(future, exc)
-            else:
-                self._unconfirmed.append((entry_id, future))
-
-    def _on_confirmed(self, lac: int, error: BaseException | None) -> None:
-        """In the loop: settle the futures of confirmed entries, or all of them when the handle has ended."""
-        unconfirmed = self._unconfirmed
-        while unconfirmed and unconfirmed[0][0] <= lac:
-            entry_id, future = unconfirmed.popleft()
-            _settle(future, entry_id)
-        if error is not None:
-            while unconfirmed:
-                _settle(unconfirmed.popleft()[1], error)
+    async def _wait_room(self) -> None:
+        """In the loop: return when there is room for an entry. Half of it, or callers would wake for each."""
+        await self._queue.wait_held_below(self._bytes_in_flight_max // 2 + 1)
+        await self._inner.wait_capacity()
 
 
-class ReadHandle:
+class ReadHandle(Face[TrioReadHandle]):
     """See ``ledger.ReadHandle``. Closed by ``close`` or the end of a ``with`` block."""
 
-    def __init__(self, loop: LoopThread, handle: AsyncReadHandle) -> None:
-        self._loop, self._handle = loop, handle
+    ledger_id: Shown[int] = attribute("ledger_id", "The ledger's id.")
+    metadata: Shown[LedgerMetadata] = shown(TrioReadHandle.metadata)
+    last_confirmed: Shown[int] = shown(TrioReadHandle.last_confirmed)
+    is_closed: Shown[bool] = shown(TrioReadHandle.is_closed)
+    length_bytes: Shown[int | None] = shown(TrioReadHandle.length_bytes)
+    digest_mismatches: Shown[int] = shown(TrioReadHandle.digest_mismatches)
 
-    def __repr__(self) -> str:
-        return f"<blocking {repr(self._handle)[1:]}"
-
-    @property
-    def ledger_id(self) -> int:
-        """The ledger's id."""
-        return self._handle.ledger_id
-
-    @property
-    def metadata(self) -> LedgerMetadata:
-        """See ``ledger.ReadHandle.metadata``."""
-        return self._handle.metadata
-
-    @property
-    def last_confirmed(self) -> int:
-        """See ``ledger.ReadHandle.last_confirmed``."""
-        return self._handle.last_confirmed
-
-    @property
-    def is_closed(self) -> bool:
-        """See ``ledger.ReadHandle.is_closed``."""
-        return self._handle.is_closed
-
-    def read(self, first: int, last: int) -> list[Entry]:
-        """See ``ledger.ReadHandle.read``."""
-        return self._loop.run(self._handle.read, first, last)
-
-    def read_payloads(self, first: int, last: int) -> list[bytes]:
-        """See ``ledger.ReadHandle.read_payloads``."""
-        return self._loop.run(self._handle.read_payloads, first, last)
-
-    def read_last_confirmed(self) -> int:
-        """See ``ledger.ReadHandle.read_last_confirmed``."""
-        return self._loop.run(self._handle.read_last_confirmed)
-
-    def wait_last_confirmed_beyond(self, entry_id: int, *, timeout_s: float) -> int:
-        """See ``ledger.ReadHandle.wait_last_confirmed_beyond``."""
-        return self._loop.run(self._handle.wait_last_confirmed_beyond, entry_id, timeout_s=timeout_s)
-
-    def close(self) -> None:
-        """See ``ledger.ReadHandle.close``."""
-        self._loop.run(self._handle.close)
+    read = forwarded(TrioReadHandle.read)
+    read_payloads = forwarded(TrioReadHandle.read_payloads)
+    read_last_confirmed = forwarded(TrioReadHandle.read_last_confirmed)
+    wait_last_confirmed_beyond = forwarded(TrioReadHandle.wait_last_confirmed_beyond)
+    close = forwarded(TrioReadHandle.close)
 
     def __enter__(self) -> ReadHandle:
         return self
@@ -215,146 +161,27 @@ class ReadHandle:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.close()
-        except Exception:
-            if exc is None:  # an error of the block is the one that counts
-                raise
+        close_after_block(self.close, exc)
 
 
-class LedgerClient:
+class LedgerClient(LoopFace[TrioLedgerClient]):
     """See ``ledger.LedgerClient``. Closed by ``close`` or the end of a ``with`` block, at the latest when
     Python ends. Closing ends the handles, without closing their ledgers."""
 
-    def __init__(self, uri: str, config: ClientConfig | None = None, *, read_only: bool = False) -> None:
-        self._loop = LoopThread(
-            f"ledger {without_user_info(uri)}", ClientClosedError, "the client was closed; open another one"
-        )
-        try:
-            self._held = Held(self._loop, open_async(uri, config=config, read_only=read_only))
-        except BaseException:
-            self._loop.stop()
-            raise
-        self._client: AsyncLedgerClient = self._held.value
-        self._bytes_in_flight_max = (config or ClientConfig()).bytes_in_flight_max
-        self._is_closed = False
-        _clients.add(self)
+    def __init__(self, uri: str, manager: AbstractAsyncContextManager[TrioLedgerClient]) -> None:
+        """For ``open_client``."""
+        name, advice = f"ledger {without_user_info(uri)}", "the client was closed; open another one"
+        super().__init__(name, manager, ClientClosedError, advice)
 
-    def __repr__(self) -> str:
-        return f"<blocking {repr(self._client)[1:]}"
-
-    def create(
-        self,
-        *,
-        ensemble_size: int = 3,
-        write_quorum: int = 3,
-        ack_quorum: int = 2,
-        digest_type: DigestType = DigestType.CRC32C,
-        password: bytes | None = b"",
-        custom: Mapping[str, bytes] | None = None,
-        ledger_id: int | None = None,
-        deferred_sync: bool = False,
-    ) -> WriteHandle:
-        """See ``ledger.LedgerClient.create``."""
-        handle = self._loop.run(
-            self._client.create,
-            ensemble_size=ensemble_size,
-            write_quorum=write_quorum,
-            ack_quorum=ack_quorum,
-            digest_type=digest_type,
-            password=password,
-            custom=custom,
-            ledger_id=ledger_id,
-            deferred_sync=deferred_sync,
-        )
-        return WriteHandle(self._loop, handle, self._bytes_in_flight_max)
-
-    def statistics(self) -> Statistics:
-        """See ``ledger.LedgerClient.statistics``."""
-
-        async def read() -> Statistics:
-            return self._client.statistics()
-
-        return self._loop.run(read)
-
-    def open(self, ledger_id: int, *, password: bytes | None = b"", recover: bool = True) -> ReadHandle:
-        """See ``ledger.LedgerClient.open``."""
-        return ReadHandle(
-            self._loop, self._loop.run(self._client.open, ledger_id, password=password, recover=recover)
-        )
-
-    def recover(self, ledger_id: int) -> None:
-        """See ``ledger.LedgerClient.recover``."""
-        self._loop.run(self._client.recover, ledger_id)
-
-    def delete(self, ledger_id: int) -> None:
-        """See ``ledger.LedgerClient.delete``."""
-        self._loop.run(self._client.delete, ledger_id)
-
-    def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """See ``ledger.LedgerClient.metadata``."""
-        return self._loop.run(self._client.metadata, ledger_id)
-
-    def ledger_ids(self) -> list[int]:
-        """See ``ledger.LedgerClient.ledger_ids``."""
-        return self._loop.run(self._client.ledger_ids)
-
-    def bookie_space(self, bookie: str) -> BookieSpace:
-        """See ``ledger.LedgerClient.bookie_space``."""
-        return self._loop.run(self._client.bookie_space, bookie)
-
-    def close(self) -> None:
-        """Close connections and session. Idempotent."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        _clients.discard(self)
-        try:
-            self._held.release()
-        finally:
-            self._loop.stop()
-
-    def __enter__(self) -> LedgerClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except Exception:
-            if exc is None:  # an error of the block is the one that counts
-                raise
+    create = forwarded(TrioLedgerClient.create, WriteHandle)
+    create_from = forwarded(TrioLedgerClient.create_from, WriteHandle)
+    open = forwarded(TrioLedgerClient.open, ReadHandle)
+    statistics = called(TrioLedgerClient.statistics)
+    recover = forwarded(TrioLedgerClient.recover)
+    delete = forwarded(TrioLedgerClient.delete)
+    metadata = forwarded(TrioLedgerClient.metadata)
+    ledger_ids = forwarded(TrioLedgerClient.ledger_ids)
+    bookie_space = forwarded(TrioLedgerClient.bookie_space)
 
 
-def open_client(uri: str, *, config: ClientConfig | None = None, read_only: bool = False) -> LedgerClient:
-    """See ``ledger.open_client``; open on return, to be closed or used in a ``with`` statement."""
-    return LedgerClient(uri, config, read_only=read_only)
-
-
-async def _called(function: object) -> None:
-    assert callable(function)  # the names are those of methods
-    function()
-
-
-def _settle(future: Future[int], result: int | BaseException) -> None:
-    if not future.set_running_or_notify_cancel():
-        return  # the caller cancelled it
-    if isinstance(result, BaseException):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
-
-
-_clients: weakref.WeakSet[LedgerClient] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    for each in list(_clients):
-        try:
-            each.close()
-        except Exception:
-            pass  # the program ends; a recovery finds every acknowledged entry
-
-
-atexit.register(_close_all)
+open_client = opener(open_in_trio, LedgerClient)

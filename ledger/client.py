@@ -11,35 +11,34 @@ Source: BookKeeper.java, LedgerCreateOp.java, LedgerOpenOp.java; docs/protocol.m
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
 import attrs
 import trio
 
-from ledger.catalog.catalog import CommitLedger, StoredLedger, open_catalog
+from ledger.catalog.catalog import CommitLedger, StoredLedger, Versioned, open_catalog
 from ledger.catalog.paths import Layout
 from ledger.catalog.store_errors import raises_ledger_errors
 from ledger.codes import Code
 from ledger.config import ClientConfig
-from ledger.context import ClientContext, OpenEntryLog
+from ledger.context import ClientContext, ClientSeams
 from ledger.digest import DigestType, EntryCodec
-from ledger.errors import SECURITY_HINT, BookieError, LedgerError, ReadOnlyError, WrongPasswordError
-from ledger.metadata import Ensemble, LedgerMetadata
+from ledger.errors import SECURITY_HINT, BookieError, ReadOnlyError, WrongPasswordError
+from ledger.ledger_spec import LedgerSpec
+from ledger.metadata import LedgerMetadata
 from ledger.metadata_store.errors import BadVersionError, StoreError
 from ledger.metadata_store.store import MetadataStore
+from ledger.pickling import ProcessBound
 from ledger.placement.bookie_health import BookieHealth
 from ledger.placement.membership import Membership, open_membership
 from ledger.placement.placer import Placer
-from ledger.quorum import check_quorums
 from ledger.read.handle import ReadHandle
 from ledger.read.lac_query import query_lac
 from ledger.read.replica_check import ReplicaCheck
 from ledger.read.replica_copy import ReplicaCopy
 from ledger.recovery.opening import recover_ledger
-from ledger.replication_asked import AskedReplication
-from ledger.runtime.clock import wall_ms
 from ledger.runtime.statistics import Recorder, Statistics, names
 from ledger.runtime.statistics.tracing import open_tracing
 from ledger.runtime.tasks.background import open_background
@@ -62,7 +61,7 @@ class BookieSpace:
     free_bytes: int
 
 
-class LedgerClient:
+class LedgerClient(ProcessBound):
     """A program's access to the ledgers of one cluster. Made by ``open_ledger_client``.
 
     Each call that uses the metadata store raises ``MetadataUnavailableError`` while it is out of reach.
@@ -72,17 +71,15 @@ class LedgerClient:
         self,
         context: ClientContext,
         nursery: trio.Nursery,
-        wall_ms: Callable[[], int],
-        on_deleted: Callable[[int], None] = lambda _: None,
-        secret_rng: random.Random | None = None,
+        seams: ClientSeams,
         read_only: bool = False,
     ) -> None:
         self.read_only = read_only
-        self._context, self._nursery, self._wall_ms = context, nursery, wall_ms
-        self._secret_rng = secret_rng or random.SystemRandom()
-        self._on_deleted = on_deleted
+        self._context, self._nursery, self._wall_ms = context, nursery, seams.wall_ms
+        self._secret_rng = seams.rng or random.SystemRandom()  # a password must not follow from other numbers
+        self._on_deleted = seams.on_deleted
         self._writers: set[WriteHandle] = set()
-        self._missed = MissedReplicas(context.catalog, context.membership, wall_ms)
+        self._missed = MissedReplicas(context.catalog, context.membership, seams.wall_ms)
 
     def __repr__(self) -> str:
         return (
@@ -117,7 +114,6 @@ class LedgerClient:
         """The bookies that this client knows."""
         return self._context.membership
 
-    @raises_ledger_errors
     async def create(
         self,
         *,
@@ -129,9 +125,6 @@ class LedgerClient:
         custom: Mapping[str, bytes] | None = None,
         ledger_id: int | None = None,
         deferred_sync: bool = False,
-        bookies: Sequence[str] | None = None,
-        may_be_smaller: bool = False,
-        commit: CommitLedger | None = None,
     ) -> WriteHandle:
         """Create a ledger; return the handle of its only writer.
 
@@ -145,67 +138,86 @@ class LedgerClient:
             ledger_id: The id of the ledger; None to have one generated.
             deferred_sync: Bookies acknowledge an entry before it is on disk; ``WriteHandle.force`` makes
                 acknowledged entries durable. No bookie can be replaced: any failure ends the handle.
-            bookies: The first ensemble, for a test of these bookies; None: placement chooses it.
-            may_be_smaller: With fewer bookies, begin with an ensemble and a write quorum of those that are
-                there, down to the ack quorum, which stays. The ledger's custom metadata then say what was
-                asked (``AskedReplication``).
-            commit: Creates the node of the ledger, together with nodes of the caller; its errors are raised.
 
         Raises:
-            NotEnoughBookiesError: There are fewer writable bookies than ``ensemble_size``, or than
-                ``ack_quorum`` with ``may_be_smaller``. It is a
+            NotEnoughBookiesError: There are fewer writable bookies than ``ensemble_size``. It is a
                 ``PlacementError`` if they are not in the fault domains that ``PlacementConfig`` enforces.
             LedgerExistsError: The given id is in use.
             ReadOnlyError: The client is open for reading only, as in all calls that change ledgers.
             ValueError: The three sizes contradict each other.
             MetadataUnavailableError, MetadataStoreError: The metadata store failed.
         """
-        self._check_writable("creating a ledger")
-        check_quorums(ensemble_size, write_quorum, ack_quorum)
-        context = self._context
-        if password is None:
-            password = self._secret_rng.randbytes(RANDOM_PASSWORD_BYTES)
-        if bookies is None:
-            bookies = await context.placer.choose_ensemble(
-                ensemble_size, write_quorum, ack_quorum, may_be_smaller=may_be_smaller
-            )
-        custom = dict(custom or {})
-        if len(bookies) < ensemble_size:
-            custom |= AskedReplication(ensemble_size, write_quorum, ack_quorum).custom
-            ensemble_size, write_quorum = len(bookies), min(write_quorum, len(bookies))
-        metadata = LedgerMetadata(
+        spec = LedgerSpec(
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
-            ensembles=(Ensemble(0, tuple(bookies)),),
             digest_type=digest_type,
             password=password,
-            ctime_ms=self._wall_ms(),
-            custom=custom,
+            custom=custom or {},
+            ledger_id=ledger_id,
+            deferred_sync=deferred_sync,
         )
-        add_version = 3 if deferred_sync else context.config.transport.add_version
+        return await self.create_from(spec)
+
+    @raises_ledger_errors
+    async def create_from(self, spec: LedgerSpec, *, commit: CommitLedger | None = None) -> WriteHandle:
+        """As ``create``, with all arguments as one value.
+
+        ``LedgerSpec`` has two more. ``bookies`` is the first ensemble, for a test of these bookies. With
+        ``may_be_smaller`` and fewer bookies, the ledger begins with an ensemble and a write quorum of those
+        that are there, down to the ack quorum, which stays. Its custom metadata then say what was asked
+        (``AskedReplication``).
+
+        Args:
+            commit: Creates the node of the ledger, together with nodes of the caller; its errors are raised.
+
+        Raises:
+            NotEnoughBookiesError: As in ``create``; with ``may_be_smaller`` there are fewer than
+                ``ack_quorum``.
+        """
+        self._check_writable("creating a ledger")
+        context = self._context
+        password = (
+            self._secret_rng.randbytes(RANDOM_PASSWORD_BYTES) if spec.password is None else spec.password
+        )
+        bookies = spec.bookies
+        if bookies is None:
+            bookies = await context.placer.choose_ensemble(
+                spec.ensemble_size, spec.write_quorum, spec.ack_quorum, may_be_smaller=spec.may_be_smaller
+            )
+        metadata = spec.metadata(bookies, password, self._wall_ms())
+        add_version = 3 if spec.deferred_sync else context.config.transport.add_version
         connections = {
             bookie: context.transport.connection_to(bookie, add_version=add_version) for bookie in bookies
         }
         with context.recorder.operation(names.LEDGER_CREATE):
-            current = await context.catalog.create(metadata, ledger_id, commit=commit)
+            current = await context.catalog.create(metadata, spec.ledger_id, commit=commit)
         context.recorder.counts[names.LEDGERS_CREATED] += 1
-        codec = EntryCodec(digest_type, password)
-        timings = context.recorder.timings
-        make = WriteHandle if timings is None else TimedWriteHandle
-        handle = make(
-            current,
-            codec,
-            context,
-            self._nursery,
-            deferred_sync=deferred_sync,
-            connections=connections,
-        )
-        if isinstance(handle, TimedWriteHandle) and timings is not None:
-            handle.measure(timings[names.ADD_ENTRY])
+        handle = self._handle_of(current, password, connections, deferred_sync=spec.deferred_sync)
         handle.note_missed = self._missed.note
         self._writers.add(handle)
         context.recorder.open_source(handle, partial(_counters, handle), partial(_gauges, handle))
+        self._nursery.start_soon(self._serve_writer, handle)
+        return handle
+
+    def _handle_of(
+        self,
+        current: Versioned,
+        password: bytes,
+        connections: Mapping[str, int | None],
+        *,
+        deferred_sync: bool,
+    ) -> WriteHandle:
+        """The handle of a new ledger, with what the settings add to it: times, hints of the LAC."""
+        context = self._context
+        codec = EntryCodec(current.metadata.digest_type, password)
+        timings = context.recorder.timings
+        make = WriteHandle if timings is None else TimedWriteHandle
+        handle = make(
+            current, codec, context, self._nursery, deferred_sync=deferred_sync, connections=connections
+        )
+        if isinstance(handle, TimedWriteHandle) and timings is not None:
+            handle.measure(timings[names.ADD_ENTRY])
         delay_s = context.config.lac_hint_delay_s
         if delay_s is not None and not deferred_sync:
             hints = LacHints(
@@ -218,10 +230,8 @@ class LedgerClient:
             )
             handle.on_confirmed(hints.on_confirmed)
             handle.hint_now = hints.hint_now
-        self._nursery.start_soon(self._serve_writer, handle)
         return handle
 
-    @raises_ledger_errors
     async def create_adv(
         self,
         *,
@@ -238,16 +248,17 @@ class LedgerClient:
 
         Arguments and errors are those of ``create``.
         """
-        handle = await self.create(
+        spec = LedgerSpec(
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
             digest_type=digest_type,
             password=password,
-            custom=custom,
+            custom=custom or {},
             ledger_id=ledger_id,
             deferred_sync=deferred_sync,
         )
+        handle = await self.create_from(spec)
         return AdvWriteHandle(handle, bytes_waiting_max=self._context.config.bytes_in_flight_max)
 
     @raises_ledger_errors
@@ -464,34 +475,26 @@ async def open_ledger_client(
     config: ClientConfig | None = None,
     *,
     root: str = "/ledgers",
-    rng: random.Random | None = None,
     layout: Layout | None = None,
-    wall_ms: Callable[[], int] = wall_ms,
-    on_deleted: Callable[[int], None] = lambda _: None,
     read_only: bool = False,
-    open_entry_log: OpenEntryLog | None = None,
-    why_read_only: Callable[[], LedgerError] | None = None,
+    seams: ClientSeams | None = None,
 ) -> AsyncIterator[LedgerClient]:
     """Open a client. Leaving the block closes its connections and ends its handles; no ledger is closed.
 
     Args:
         layout: The mapping of ledger ids to nodes; None for that of the root, or the default of a new root.
-        wall_ms: The clock, in epoch milliseconds, for the creation time in ledger metadata.
-        on_deleted: Called with the id of each ledger deleted through this client.
         read_only: Refuse the calls that change ledgers. The store must refuse changes as well.
-        open_entry_log: Opens the entry logs of the only bookie, if they are files that this process can read.
-        why_read_only: The error of a write that the only bookie refuses as read-only.
+        seams: What the program around the client puts in.
 
     Raises:
         MetadataFormatError: The LAYOUT of the root cannot be parsed, or differs from ``layout``.
         ledger.metadata_store.errors.StoreError: The metadata store failed.
         TracingError: ``ClientConfig.tracing`` needs a library that is not installed.
     """
-    config = config or ClientConfig()
+    config, seams = config or ClientConfig(), seams or ClientSeams()
     tracing = open_tracing() if config.tracing else None
-    catalog = await open_catalog(store, root, layout, rng=rng)
-    secret_rng = rng or random.SystemRandom()  # a password must not follow from the numbers drawn before
-    rng = rng or random.Random()
+    catalog = await open_catalog(store, root, layout, rng=seams.rng)
+    rng = seams.rng or random.Random()
     async with (
         open_membership(store, root, health=BookieHealth(config.placement, rng)) as membership,
         open_transport(dial, membership.resolve, config.transport) as transport,
@@ -511,11 +514,11 @@ async def open_ledger_client(
             rng,
             config,
             placer,
-            open_entry_log=open_entry_log,
-            why_read_only=why_read_only,
+            open_entry_log=seams.open_entry_log,
+            why_read_only=seams.why_read_only,
             recorder=recorder,
         )
-        client = LedgerClient(context, nursery, wall_ms, on_deleted, secret_rng, read_only)
+        client = LedgerClient(context, nursery, seams, read_only)
         if not read_only:
             keeping.start_soon(client._missed.run)
         yield client

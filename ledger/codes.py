@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 
-BOOKIE_PORT = 3181
 MASTER_KEY_BYTES = 20
 
 

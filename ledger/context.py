@@ -13,6 +13,7 @@ from ledger.config import ClientConfig
 from ledger.errors import LedgerError
 from ledger.placement.membership import Membership
 from ledger.placement.placer import Placer
+from ledger.runtime.clock import wall_ms
 from ledger.runtime.statistics.recorder import Recorder
 from ledger.transport.transport import Transport
 
@@ -28,7 +29,7 @@ class EntryLogFile(Protocol):
         """
 
     async def read(self, size_bytes: int, offset: int) -> bytes:
-        """Read, and let the loop continue meanwhile; fewer bytes at the end of the file.
+        """Read while the loop continues; fewer bytes at the end of the file.
 
         Raises:
             OSError: The file cannot be read.
@@ -41,6 +42,21 @@ class EntryLogFile(Protocol):
 OpenEntryLog = Callable[[int, int, int], EntryLogFile]
 """Opens the entry log with this id for reading, given its device and inode; the file belongs to the caller.
 Raises ``OSError`` if that file is not there, also if another one is in its place."""
+
+
+def _nothing(_: int) -> None:
+    pass
+
+
+@attrs.frozen(kw_only=True)
+class ClientSeams:
+    """Parts that the program gives a client: chance and clock, and the only bookie of a directory."""
+
+    rng: random.Random | None = None  # for all chance, also of passwords; None: seeded by the system
+    wall_ms: Callable[[], int] = wall_ms  # epoch milliseconds, for the creation time in ledger metadata
+    on_deleted: Callable[[int], None] = _nothing  # called with the id of each ledger deleted by the client
+    open_entry_log: OpenEntryLog | None = None  # None: the bookies' files are out of reach
+    why_read_only: Callable[[], LedgerError] | None = None  # why the only bookie takes no writes
 
 
 @attrs.frozen

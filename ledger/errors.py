@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 
+from ledger.causes import cause_of
 from ledger.codes import Code
+from ledger.pickling import PicklableError
 
 SECURITY_HINT = (
     "If the bookie requires TLS or authentication, name a file with the settings:"
@@ -19,7 +21,7 @@ SECURITY_HINT = (
 """The end of the error about a refusal: a bookie does not say why it refuses."""
 
 
-class LedgerError(Exception):
+class LedgerError(PicklableError):
     """Base class of all exceptions of this package."""
 
 
@@ -380,7 +382,7 @@ class DirectoryFullError(DirectoryUnusableError):
 def is_directory_full(error: BaseException | None) -> bool:
     """True if an error comes from a directory whose bookie finds no space to be opened."""
     while error is not None and not isinstance(error, DirectoryFullError):
-        error = error.__cause__
+        error = cause_of(error)
     return error is not None
 
 

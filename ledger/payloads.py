@@ -6,6 +6,8 @@ Always: an entry holds the bytes that the buffer had when it was given. Its leng
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def as_payload(payload: object) -> bytes:
     """The payload as bytes; any other buffer is copied, since its owner may reuse it.
@@ -19,3 +21,8 @@ def as_payload(payload: object) -> bytes:
         return bytes(memoryview(payload))  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"a payload is bytes or another buffer, not {type(payload).__name__}") from None
+
+
+def as_payloads(payloads: Iterable[bytes | bytearray | memoryview]) -> list[bytes]:
+    """Some payloads, which the caller consumes here; see ``as_payload``."""
+    return list(map(as_payload, payloads))

@@ -1,8 +1,8 @@
 """Rights on the logs of a namespace: the policy, its stored form, and the mark of a log's ledgers.
 
 Inside: the values, the decision, JSON, the custom metadata that name the log of a ledger. Not inside: the
-node in a namespace (``namespace.policies``), where rights are checked (``dlog.namespace_handle``,
-``bookie.ledger_metadata.log_permissions``).
+node in a namespace (``namespace.access_control.policies``), where rights are checked
+(``dlog.namespace_handle``, ``bookie.ledger_metadata.log_permissions``).
 Always: a right that no rule grants is denied; a policy that does not parse grants nothing; every policy has a
 rule that lets a principal change it.
 
@@ -200,7 +200,7 @@ class LogMark:
         try:
             return cls(namespace.decode(), log.decode())
         except UnicodeDecodeError as exc:
-            raise MetadataFormatError(f"{NAMESPACE_KEY} or {LOG_KEY} is no UTF-8: {exc}") from exc
+            raise MetadataFormatError(f"{NAMESPACE_KEY} or {LOG_KEY} is no UTF-8: {exc}") from None
 
 
 def policy_document(policy: Policy) -> dict[str, Any]:
@@ -240,7 +240,7 @@ def parse_policy(text: str | bytes) -> Policy:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise PolicyError(f"the policy is not JSON: {exc}") from exc
+        raise PolicyError(f"the policy is not JSON: {exc}") from None
     if not isinstance(document, dict) or set(document) != {"version", "rules"}:
         raise PolicyError('a policy is an object with the keys "version" and "rules"')
     if document["version"] != VERSION:
@@ -268,7 +268,7 @@ def _rule(index: int, value: object) -> Rule:
     try:
         return Rule(rights=frozenset(known[each] for each in rights), **patterns)
     except PolicyError as exc:
-        raise PolicyError(f"rule {index}: {exc}") from exc
+        raise PolicyError(f"rule {index}: {exc}") from None
 
 
 _KEYS = {"principal", "logs", "rights", "cursors"}

@@ -3,7 +3,7 @@
 Inside: bindings, names and URIs, the nodes of a log and of its segments, cursors, properties, policies,
 access control, federated namespaces; each change of a log is one conditional transaction.
 Not inside: the metadata store (``ledger.metadata_store``), the records (``dlog``).
-Begin with ``paths``, ``log_metadata`` and ``logs``.
+Begin with ``log_nodes``, ``log_metadata`` and ``logs``.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Finding, storing and removing the binding of a namespace.
 
-Source: DistributedLog, ZkMetadataResolver.java (resolve), DLMetadata.java (create, update, unbind).
+Source: DistributedLog, ZkMetadataResolver.java (resolve), DLMetadata.java (create, update).
 """
 
 from __future__ import annotations
@@ -90,23 +90,8 @@ async def place_access_control(store: MetadataStore, path: str) -> str:
     return found
 
 
-async def unbind(store: MetadataStore, path: str) -> None:
-    """Remove the binding of a namespace; its logs stay. A missing binding is no error.
-
-    Raises:
-        LogMetadataError: The node holds data that is no binding. It stays.
-    """
-    try:
-        node = await store.get(path)
-        if node.value:
-            _decoded(path, node.value)
-            await store.put(path, b"", expected=node.stat.version)
-    except NoNodeError:
-        pass
-
-
 def _decoded(path: str, data: bytes) -> Binding:
     try:
         return decode_binding(data)
     except LogMetadataError as exc:
-        raise LogMetadataError(f"{path}: {exc}; nothing was changed") from exc
+        raise LogMetadataError(f"{path}: {exc}; nothing was changed") from None

@@ -23,12 +23,10 @@ from ledger.metadata_store.store import (
     FORBIDDEN_CHARACTERS,
     Create,
     Delete,
-    MetadataStore,
     Node,
     Operation,
     Put,
 )
-from namespace import paths
 from namespace.dlsn import DLSN
 from namespace.errors import (
     CursorConflictError,
@@ -40,6 +38,7 @@ from namespace.errors import (
     LogUnavailableError,
 )
 from namespace.log_metadata import LAYOUT_VERSION
+from namespace.log_nodes import LogNodes
 from namespace.logs import open_log
 from namespace.node_reads import read_nodes
 from namespace.segment_nodes import list_segments
@@ -74,44 +73,44 @@ def check_cursor_name(name: str) -> str:
     return name
 
 
-async def list_cursors(store: MetadataStore, namespace_path: str, log: str) -> list[Cursor]:
+async def list_cursors(log: LogNodes) -> list[Cursor]:
     """All cursors of a log, sorted by name.
 
     Raises:
         LogNotFoundError, LogMetadataError
     """
-    parent = paths.subscribers_path(namespace_path, log)
-    await store.sync(parent)
+    parent = log.subscribers_path
+    await log.store.sync(parent)
     try:
-        names = (await store.children(parent)).names
+        names = (await log.store.children(parent)).names
     except NoNodeError:
-        if await store.exists(paths.segments_path(namespace_path, log)) is None:
-            raise LogNotFoundError(log) from None
+        if await log.store.exists(log.segments_path) is None:
+            raise LogNotFoundError(log.name) from None
         return []
-    found = {paths.subscriber_path(namespace_path, log, name): name for name in names}
-    nodes = await read_nodes(store, list(found))
+    found = {log.subscriber_path(name): name for name in names}
+    nodes = await read_nodes(log.store, list(found))
     return [
-        _decoded(log, name, path, node) for path, name in found.items() if (node := nodes[path]) is not None
+        _decoded(log.name, name, path, node)
+        for path, name in found.items()
+        if (node := nodes[path]) is not None
     ]
 
 
-async def read_cursor(store: MetadataStore, namespace_path: str, log: str, name: str) -> Cursor | None:
+async def read_cursor(log: LogNodes, name: str) -> Cursor | None:
     """A cursor as it is now; None if there is none.
 
     Raises:
         LogMetadataError: Its node holds no position.
     """
-    path = paths.subscriber_path(namespace_path, log, name)
-    await store.sync(path)
+    path = log.subscriber_path(name)
+    await log.store.sync(path)
     try:
-        return _decoded(log, name, path, await store.get(path))
+        return _decoded(log.name, name, path, await log.store.get(path))
     except NoNodeError:
         return None
 
 
-async def advance_cursor(
-    store: MetadataStore, namespace_path: str, cursor: Cursor, position: DLSN, *, retry_timeout_s: float
-) -> Cursor:
+async def advance_cursor(log: LogNodes, cursor: Cursor, position: DLSN, *, retry_timeout_s: float) -> Cursor:
     """Move a cursor forward, if it is as the caller has seen it; return it.
 
     If cancelled, it may or may not be moved.
@@ -120,15 +119,15 @@ async def advance_cursor(
         CursorConflictError: Another client has moved or deleted it.
     """
     assert position >= cursor.position, (position, cursor)  # the caller compares them first
-    path = paths.subscriber_path(namespace_path, cursor.log, cursor.name)
+    path = log.subscriber_path(cursor.name)
     wanted = attrs.evolve(cursor, position=position, version=cursor.version + 1)
 
     async def put() -> Cursor:
         try:
-            await store.put(path, position.to_text().encode(), expected=cursor.version)
+            await log.store.put(path, position.to_text().encode(), expected=cursor.version)
         except (BadVersionError, NoNodeError) as exc:
             # After a lost connection the node may be the one that the first attempt wrote.
-            actual = await read_cursor(store, namespace_path, cursor.log, cursor.name)
+            actual = await read_cursor(log, cursor.name)
             if actual != wanted:
                 raise _conflict(cursor.log, cursor.name, cursor, actual) from exc
         return wanted
@@ -137,9 +136,7 @@ async def advance_cursor(
 
 
 async def place_cursor(
-    store: MetadataStore,
-    namespace_path: str,
-    log: str,
+    log: LogNodes,
     name: str,
     position: DLSN,
     *,
@@ -161,27 +158,27 @@ async def place_cursor(
         CursorConflictError: Another client has created, moved or deleted the cursor.
         LogUnavailableError: Other clients changed the log at every attempt.
     """
-    path = paths.subscriber_path(namespace_path, log, name)
+    path = log.subscriber_path(name)
     text = position.to_text().encode()
-    wanted = Cursor(log, name, position, 0 if expected is None else expected.version + 1)
+    wanted = Cursor(log.name, name, position, 0 if expected is None else expected.version + 1)
     is_repeated = False
 
     async def place() -> Cursor:
         nonlocal is_repeated
         for _ in range(ATTEMPTS_MAX):
-            metadata = await open_log(store, namespace_path, log)
-            actual = await read_cursor(store, namespace_path, log, name)
+            metadata = await open_log(log)
+            actual = await read_cursor(log, name)
             if is_repeated and actual == wanted:
                 return wanted  # the first attempt, whose reply was lost
             if actual != expected:
-                raise _conflict(log, name, expected, actual)
+                raise _conflict(log.name, name, expected, actual)
             if checks_truncation:
-                left = first_left((await list_segments(store, namespace_path, log)).segments)
+                left = first_left((await list_segments(log)).segments)
                 if left is not None and position < left:
-                    raise LogTruncatedError(log, position, left)
+                    raise LogTruncatedError(log.name, position, left)
             if expected is None:
                 try:
-                    await store.create(paths.subscribers_path(namespace_path, log))
+                    await log.store.create(log.subscribers_path)
                 except NodeExistsError:
                     pass
                 except NoNodeError:
@@ -189,9 +186,9 @@ async def place_cursor(
             change: Operation = Create(path, text) if expected is None else Put(path, text, expected.version)
             is_repeated = True
             try:
-                await store.commit(
+                await log.store.commit(
                     [
-                        Put(paths.version_path(namespace_path, log), LAYOUT_VERSION, metadata.marks_version),
+                        Put(log.version_path, LAYOUT_VERSION, metadata.marks_version),
                         change,
                     ]
                 )
@@ -200,16 +197,14 @@ async def place_cursor(
                 continue
             return wanted
         raise LogUnavailableError(
-            f"log {log!r}, moving cursor {name!r}: other clients changed the log {ATTEMPTS_MAX} times"
+            f"log {log.name!r}, moving cursor {name!r}: other clients changed the log {ATTEMPTS_MAX} times"
             " meanwhile; try again"
         )
 
     return await retry_lost_connection(place, timeout_s=retry_timeout_s)
 
 
-async def delete_cursor(
-    store: MetadataStore, namespace_path: str, log: str, name: str, *, retry_timeout_s: float = 0
-) -> bool:
+async def delete_cursor(log: LogNodes, name: str, *, retry_timeout_s: float = 0) -> bool:
     """Delete a cursor; False if there was none. If cancelled, it may or may not be deleted.
 
     The result is True if there was a cursor at the first attempt, whichever attempt deleted it.
@@ -218,21 +213,21 @@ async def delete_cursor(
         LogInUseError: A reader of Apache's library holds the lock of this subscriber, or a member of a
             consumer group does.
     """
-    path = paths.subscriber_path(namespace_path, log, name)
-    lock = paths.subscriber_read_lock_path(namespace_path, log, name)
+    path = log.subscriber_path(name)
+    lock = log.subscriber_read_lock_path(name)
     was_there = False
 
     async def delete() -> bool:
         nonlocal was_there
-        was_there = was_there or await store.exists(path) is not None
+        was_there = was_there or await log.store.exists(path) is not None
         try:
-            below = [node for node in (lock, f"{path}/members") if await store.exists(node) is not None]
-            await store.commit([*(Delete(node) for node in below), Delete(path)])
+            below = [node for node in (lock, f"{path}/members") if await log.store.exists(node) is not None]
+            await log.store.commit([*(Delete(node) for node in below), Delete(path)])
         except NoNodeError:
             return was_there
         except NotEmptyError as exc:
             raise LogInUseError(
-                log, f"a reader holds cursor {name!r} (the node {exc.path} has children)"
+                log.name, f"a reader holds cursor {name!r} (the node {exc.path} has children)"
             ) from exc
         return True
 
@@ -246,7 +241,7 @@ def _decoded(log: str, name: str, path: str, node: Node) -> Cursor:
         raise LogMetadataError(
             f"log {log!r}, cursor {name!r}: the node {path} holds no position ({exc}); `dlog cursor delete`"
             " removes it"
-        ) from exc
+        ) from None
     return Cursor(log, name, position, node.stat.version)
 
 

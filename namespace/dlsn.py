@@ -4,7 +4,8 @@ version  bytes  layout (all big-endian, signed)
       1     25  0x01, segment sequence number (8), entry id (8), slot id (8)
       0    200  0x00, the same three, then 175 zero bytes
 
-The text form is the standard base64, padded, of those bytes.
+The stored text form is the standard base64, padded, of those bytes. The form for people, ``7:42:0``, is never
+stored.
 
 Version 0 is so long because of a mistake in the original: it uses a number of bits as a number of bytes.
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import struct
 
 import attrs
@@ -25,6 +27,14 @@ DLSN_V1 = struct.Struct(">bqqq")
 assert DLSN_V1.size == 25  # a constant
 DLSN_V0 = struct.Struct(">bqqq175x")
 assert DLSN_V0.size == 200  # a constant
+
+_NUMBER = r"(-?[0-9]{1,19})"
+_FORMS = (
+    re.compile(rf"{_NUMBER}\s*:\s*{_NUMBER}\s*:\s*{_NUMBER}"),
+    re.compile(rf"(?:\[|DLSN\()?\s*{_NUMBER}\s*,\s*{_NUMBER}\s*,\s*{_NUMBER}\s*[])]?"),
+    re.compile(rf"\[\s*{_NUMBER}\s*:\s*{_NUMBER}\s*:\s*{_NUMBER}\s*\]"),
+    re.compile(rf"DLSN{{logSegmentSequenceNo={_NUMBER}, entryId={_NUMBER}, slotId={_NUMBER}}}"),  # Java's
+)
 
 
 @attrs.frozen(order=True, repr=False)
@@ -37,6 +47,29 @@ class DLSN:
 
     def __repr__(self) -> str:
         return f"DLSN({self.segment_seqno}, {self.entry_id}, {self.slot_id})"
+
+    def __str__(self) -> str:
+        return f"{self.segment_seqno}:{self.entry_id}:{self.slot_id}"
+
+    @staticmethod
+    def parse(text: str) -> DLSN:
+        """Read a position in any form that a program, a command or a node shows.
+
+        The forms are ``7:42:0``, ``[7, 42, 0]``, ``DLSN(7, 42, 0)``, base64 as in a stored cursor, and
+        ``DLSN{logSegmentSequenceNo=7, entryId=42, slotId=0}`` as Java prints it.
+
+        Raises:
+            ValueError: The text has none of these forms.
+        """
+        for form in _FORMS:
+            if found := form.fullmatch(text.strip()):
+                parts = [int(number) for number in found.groups()]
+                if all(-(2**63) <= part < 2**63 for part in parts):
+                    return DLSN(*parts)
+        try:
+            return DLSN.from_text(text.strip())
+        except LogMetadataError:
+            raise ValueError(f"{text[:60]!r} is no position; give a DLSN such as 7:42:0") from None
 
     def next_slot(self) -> DLSN:
         """The least DLSN greater than this one. A record need not exist there."""
@@ -91,6 +124,4 @@ class DLSN:
         return DLSN.from_bytes(data)
 
 
-INITIAL_DLSN = DLSN(1, 0, 0)  # the first position of a new log
-NON_INCLUSIVE_LOWER_BOUND = DLSN(1, 0, -1)  # a subscription that has committed nothing
 INVALID_DLSN = DLSN(0, -1, -1)  # no DLSN; less than any real one

@@ -11,6 +11,8 @@ from __future__ import annotations
 import enum
 from typing import Any, ClassVar
 
+from ledger.pickling import PicklableError
+
 
 class RecordOutcome(enum.Enum):
     """The known outcome of a submitted record."""
@@ -21,7 +23,7 @@ class RecordOutcome(enum.Enum):
     UNKNOWN = "unknown"  # may be in the log later; read the end of the log to find out
 
 
-class DLogError(Exception):
+class DLogError(PicklableError):
     """The base class of all errors of this package."""
 
     code: ClassVar[int] = 500
@@ -148,7 +150,8 @@ class WriteError(DLogError):
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         WriteError.__init__(twin, self.message, outcome)
-        twin.__cause__ = self.__cause__
+        twin.__context__, twin.__cause__ = self.__context__, self.__cause__
+        twin.__suppress_context__ = self.__suppress_context__
         return twin
 
 
@@ -169,7 +172,7 @@ class LogFencedError(WriteError):
         self.log, self.evidence = log, evidence
 
 
-class LogPromotedError(LogFencedError):
+class LogMovedError(LogFencedError):
     """The log was promoted: it is in the namespace at ``uri`` now. Open it there.
 
     ``open_writer`` and ``open_reader`` of the old namespace do so themselves.
@@ -183,7 +186,11 @@ class LogPromotedError(LogFencedError):
         self.log, self.uri, self.evidence = log, uri, f"it was promoted to {uri}"
 
 
-class PromotionError(DLogError):
+class LogMovingError(DLogError):
+    """The log is being moved to another namespace, or was, so this cannot be done. Nothing was changed."""
+
+
+class PromotionError(LogMovingError):
     """A promotion cannot do this step now. Nothing was changed; the message names the command to use."""
 
     def __init__(self, log: str, evidence: str) -> None:

@@ -40,8 +40,8 @@ from ledger.metadata_store.store import (
 )
 from namespace.errors import ConfigError, LogMetadataError
 from namespace.log_name import RESERVED_PREFIXES
+from namespace.log_nodes import UNPARTITIONED
 from namespace.node_reads import read_nodes
-from namespace.paths import UNPARTITIONED
 
 SUB_NAMESPACES, SUB_NAMESPACE_PREFIX = ".subnamespaces", "NS_"
 LOCATIONS_MAX = 100_000  # in memory; then all are looked for again
@@ -81,7 +81,7 @@ class FederatedStore(ForwardingStore):
 
         Raises:
             LogMetadataError: Two sub-namespaces hold it.
-            ledger.metadata_store.errors.NamespaceError: The store failed.
+            ledger.metadata_store.errors.MetadataError: The store failed.
         """
         places = await self._sub_namespaces()
         for suffix in (f"/{UNPARTITIONED}", ""):  # the second: a log that was created in part

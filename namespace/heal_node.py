@@ -22,9 +22,9 @@ from collections.abc import Iterable
 import attrs
 
 from ledger.metadata_store.errors import NoNodeError
-from ledger.metadata_store.store import Create, MetadataStore, Operation, Put
-from namespace import paths
+from ledger.metadata_store.store import Create, Operation, Put
 from namespace.errors import LogMetadataError
+from namespace.log_nodes import LogNodes
 
 VERSION = 1
 
@@ -68,22 +68,22 @@ class HealNode:
     heals: tuple[Heal, ...] = ()
     version: int = -1  # there is no node
 
-    def operation(self, namespace_path: str, log: str, heals: Iterable[Heal]) -> Operation:
+    def operation(self, log: LogNodes, heals: Iterable[Heal]) -> Operation:
         """Write other heals, if nobody has changed the node since it was read."""
-        path = paths.heal_path(namespace_path, log)
+        path = log.heal_path
         data = json.dumps({"version": VERSION, "heals": [_encoded(each) for each in heals]}).encode()
         return Create(path, data) if self.version < 0 else Put(path, data, self.version)
 
 
-async def read_heals(store: MetadataStore, namespace_path: str, log: str) -> HealNode:
+async def read_heals(log: LogNodes) -> HealNode:
     """The heals of a log.
 
     Raises:
         LogMetadataError: They do not parse.
     """
-    path = paths.heal_path(namespace_path, log)
+    path = log.heal_path
     try:
-        node = await store.get(path)
+        node = await log.store.get(path)
     except NoNodeError:
         return HealNode()
     try:
@@ -101,7 +101,7 @@ async def read_heals(store: MetadataStore, namespace_path: str, log: str) -> Hea
             for each in value["heals"]
         )
     except (ValueError, KeyError, TypeError, RecursionError) as exc:
-        raise LogMetadataError(f"log {log!r}, node {path}: {exc}; nothing was changed") from exc
+        raise LogMetadataError(f"log {log.name!r}, node {path}: {exc}; nothing was changed") from None
     return HealNode(heals, node.stat.version)
 
 

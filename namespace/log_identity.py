@@ -25,9 +25,8 @@ import re
 import secrets
 
 from ledger.metadata_store.errors import BadVersionError, NoNodeError
-from ledger.metadata_store.store import MetadataStore
-from namespace import paths
 from namespace.errors import LogMetadataError, LogNotFoundError, LogUnavailableError
+from namespace.log_nodes import LogNodes
 
 VERSION = 1
 ATTEMPTS_MAX = 100  # to store an identity; each is lost to another client in the same moment
@@ -75,9 +74,7 @@ def _fields_in(data: bytes) -> dict[str, object] | None:
     return fields
 
 
-async def ensure_log_id(
-    store: MetadataStore, namespace_path: str, log: str, wanted: str | None, *, keeps_chain: bool = False
-) -> str:
+async def ensure_log_id(log: LogNodes, wanted: str | None, *, keeps_chain: bool = False) -> str:
     """The identity of a log, which gets one if it has none. If cancelled, it may or may not have one.
 
     Args:
@@ -89,26 +86,27 @@ async def ensure_log_id(
         LogMetadataError: The node holds other data.
         LogUnavailableError: Other clients changed the node at every attempt.
     """
-    path = paths.log_root_path(namespace_path, log)
+    path = log.root_path
     for _ in range(ATTEMPTS_MAX):
         try:
-            node = await store.get(path)
+            node = await log.store.get(path)
             found = log_id_in(node.value)
             if found is not None and (keeps_chain_in(node.value) or not keeps_chain):
                 return found
             if node.value and found is None:
                 raise LogMetadataError(
-                    f"log {log!r}: the node {path} holds {node.value[:40]!r}, which is no identity of a log;"
-                    " nothing was changed. If no program needs these data, empty the node"
+                    f"log {log.name!r}: the node {path} holds {node.value[:40]!r}, which is no identity of a"
+                    " log; nothing was changed. If no program needs these data, empty the node"
                 )
             log_id = found or wanted or new_log_id()
             data = encode_log_id(log_id, keeps_chain=keeps_chain)
-            await store.put(path, data, expected=node.stat.version)
+            await log.store.put(path, data, expected=node.stat.version)
         except NoNodeError:
-            raise LogNotFoundError(log, f"there is no node {path}") from None
+            raise LogNotFoundError(log.name, f"there is no node {path}") from None
         except BadVersionError:
             continue  # another client gave it an identity
         return log_id
     raise LogUnavailableError(
-        f"log {log!r}: other clients changed the node {path} {ATTEMPTS_MAX} times in that moment; try again"
+        f"log {log.name!r}: other clients changed the node {path} {ATTEMPTS_MAX} times in that moment; try"
+        " again"
     )

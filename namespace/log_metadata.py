@@ -17,17 +17,17 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from ledger.metadata_store.store import Node
-from namespace import paths
 from namespace.errors import (
     EndOfStreamError,
     InvalidUriError,
     LogMetadataError,
+    LogMovedError,
     LogNotFoundError,
-    LogPromotedError,
     PromotionError,
     TxidOutOfOrderError,
 )
 from namespace.log_identity import keeps_chain_in, log_id_in
+from namespace.log_nodes import LogNodes
 from namespace.namespace_uri import parse_namespace_uri
 from namespace.segments.segment import (
     FIRST_SEGMENT_SEQNO,
@@ -38,6 +38,9 @@ from namespace.segments.segment import (
 )
 
 LAYOUT_VERSION = b"\xff\xff\xff\xff"  # -1, the only version
+# Below the root of a log that is promoted (docs/promotion.md), or was: where to, where from, who does it.
+MOVED_TO_NODE, MOVED_FROM_NODE = "dlog-promoted-to", "dlog-promoted-from"
+MOVE_LOCK_NODE = "dlog-promotion-lock"
 # In place of the version, with a URI after it: no program changes such a log (docs/promotion.md). Each
 # program reads this node before a change, also one that knows nothing of promotions.
 PROMOTED_TO = b"\xff\xff\xff\xfe"
@@ -54,8 +57,7 @@ _STAMP = re.compile(rb"([0-9]{1,19}):([0-9]{1,10})")
 class LogMetadata:
     """The values of a log's nodes, as a writer knows them. Each transaction returns the next one."""
 
-    namespace_path: str
-    log_name: str
+    log: LogNodes
     max_txid: int  # greatest transaction id of completed segments; MAX_TXID once sealed
     max_txid_version: int
     max_segment_seqno: int
@@ -83,61 +85,60 @@ class LogMetadata:
         return self.max_txid == MAX_TXID
 
 
-def initial_nodes(namespace_path: str, log_name: str) -> list[tuple[str, bytes]]:
+def initial_nodes(log: LogNodes) -> list[tuple[str, bytes]]:
     """The nodes of a new log with their data, in the order of their creation."""
     return [
-        (paths.log_path(namespace_path, log_name), b""),
-        (paths.log_root_path(namespace_path, log_name), b""),
-        (paths.max_txid_path(namespace_path, log_name), INITIAL_MAX_TXID),
-        (paths.version_path(namespace_path, log_name), LAYOUT_VERSION),
-        (paths.lock_path(namespace_path, log_name), b""),
-        (paths.read_lock_path(namespace_path, log_name), b""),
-        (paths.segments_path(namespace_path, log_name), INITIAL_MAX_SEQNO),
-        (paths.allocation_path(namespace_path, log_name), b""),
+        (log.log_path, b""),
+        (log.root_path, b""),
+        (log.max_txid_path, INITIAL_MAX_TXID),
+        (log.version_path, LAYOUT_VERSION),
+        (log.lock_path, b""),
+        (log.read_lock_path, b""),
+        (log.segments_path, INITIAL_MAX_SEQNO),
+        (log.allocation_path, b""),
     ]
 
 
 def log_metadata_from(
-    namespace_path: str, log_name: str, nodes: Mapping[str, Node | None], *, for_promotion: bool = False
+    log: LogNodes, nodes: Mapping[str, Node | None], *, closed_too: bool = False
 ) -> LogMetadata:
     """Read a log's nodes.
 
     Args:
         nodes: By path; all paths of ``initial_nodes``.
-        for_promotion: Also if a promotion has closed the log to all other changes.
+        closed_too: Also if a promotion has closed the log to all other changes.
 
     Raises:
         LogNotFoundError: A node is missing.
         LogMetadataError: A node holds invalid data.
-        LogPromotedError: The log is in another namespace now.
+        LogMovedError: The log is in another namespace now.
         PromotionError: The log is being copied here.
     """
     found: dict[str, Node] = {}
-    for path, _ in initial_nodes(namespace_path, log_name):
+    for path, _ in initial_nodes(log):
         node = nodes[path]
         if node is None:
-            raise LogNotFoundError(log_name, f"there is no node {path}")
+            raise LogNotFoundError(log.name, f"there is no node {path}")
         found[path] = node
-    version = found[paths.version_path(namespace_path, log_name)]
-    closed = closed_by_promotion(log_name, version.value)
-    if closed is not None and not for_promotion:
+    version = found[log.version_path]
+    closed = closed_by_move(log.name, version.value)
+    if closed is not None and not closed_too:
         raise closed
     if version.value != LAYOUT_VERSION and closed is None:
-        raise _damaged(log_name, f"layout version {version.value.hex() or 'empty'} is not ffffffff")
-    segments = found[paths.segments_path(namespace_path, log_name)]
+        raise _damaged(log.name, f"layout version {version.value.hex() or 'empty'} is not ffffffff")
+    segments = found[log.segments_path]
     max_seqno = _decimal(segments.value)
     if max_seqno is None:
-        raise _damaged(log_name, f"greatest segment number {segments.value[:40]!r} is not a number")
-    max_txid = found[paths.max_txid_path(namespace_path, log_name)]
-    allocation = found[paths.allocation_path(namespace_path, log_name)]
+        raise _damaged(log.name, f"greatest segment number {segments.value[:40]!r} is not a number")
+    max_txid = found[log.max_txid_path]
+    allocation = found[log.allocation_path]
     ledger_id = ledger_in_allocation(allocation.value)
     if allocation.value and ledger_id is None:
-        raise _damaged(log_name, f"allocated ledger {allocation.value[:40]!r} is not a number")
+        raise _damaged(log.name, f"allocated ledger {allocation.value[:40]!r} is not a number")
     parsed_txid = _decimal(max_txid.value)
-    root = found[paths.log_root_path(namespace_path, log_name)].value
+    root = found[log.root_path].value
     return LogMetadata(
-        namespace_path=namespace_path,
-        log_name=log_name,
+        log=log,
         # Java ignores a number that it cannot parse. So this reader must ignore it, too.
         max_txid=INVALID_TXID if parsed_txid is None else parsed_txid,
         max_txid_version=max_txid.stat.version,
@@ -175,11 +176,11 @@ def check_start_txid(metadata: LogMetadata, txid: int, *, sealing: bool = False)
         TxidOutOfOrderError: A completed segment holds a greater id.
     """
     if not 0 <= txid < MAX_TXID and not (sealing and txid == MAX_TXID):
-        raise ValueError(f"log {metadata.log_name!r}: invalid transaction id {txid}")
+        raise ValueError(f"log {metadata.log.name!r}: invalid transaction id {txid}")
     if txid < metadata.max_txid:
         if metadata.sealed:
-            raise EndOfStreamError(metadata.log_name)
-        raise TxidOutOfOrderError(metadata.log_name, txid, metadata.max_txid)
+            raise EndOfStreamError(metadata.log.name)
+        raise TxidOutOfOrderError(metadata.log.name, txid, metadata.max_txid)
 
 
 def next_segment_seqno(
@@ -201,14 +202,12 @@ def next_segment_seqno(
     if (not segments and stored == UNASSIGNED_SEGMENT_SEQNO) or stored in (following - 1, following):
         return following
     raise _damaged(
-        metadata.log_name,
+        metadata.log.name,
         f"greatest segment number stored is {stored}, but the next segment would be {following}",
     )
 
 
-def closed_by_promotion(
-    log_name: str, layout: bytes
-) -> LogPromotedError | PromotionError | LogMetadataError | None:
+def closed_by_move(log_name: str, layout: bytes) -> LogMovedError | PromotionError | LogMetadataError | None:
     """The error of a change of a log that a promotion has closed; None if it has not.
 
     Args:
@@ -222,7 +221,7 @@ def closed_by_promotion(
     except InvalidUriError as exc:
         return _damaged(log_name, f"its layout node says that it was promoted, but names no namespace: {exc}")
     if kind in (PROMOTED_TO, PURGED):
-        return LogPromotedError(log_name, uri, is_purged=kind == PURGED)
+        return LogMovedError(log_name, uri, is_purged=kind == PURGED)
     return PromotionError(
         log_name,
         f"it is being promoted from {uri} and takes no change here before the hand-over. `dlog promote"

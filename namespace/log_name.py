@@ -1,7 +1,7 @@
 """Which names a log may have.
 
-Source: DistributedLog, DLUtils.java (validateAndNormalizeLogName). Three differences: a reserved name after a
-leading slash and a single slash are refused here, and an empty name gets a message.
+Source: DistributedLog, DLUtils.java (validateAndNormalizeLogName). Two differences: a leading slash is
+refused here, not taken off, so that a log has one name; and an empty name gets a message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ RESERVED_PREFIXES = (".", "<")
 
 
 def check_log_name(name: str) -> str:
-    """Return the name without a leading slash, if a log may have it.
+    """Return the name, if a log may have it.
 
     A name may have several parts (``a/b/c``). A name that starts with ``.`` or ``<`` is reserved.
 
@@ -26,21 +26,22 @@ def check_log_name(name: str) -> str:
 
     if not isinstance(name, str):
         raise TypeError(f"a log name is a str, not {name!r}")
-    log_name = name.removeprefix("/")
-    if not log_name:
+    if not name:
         raise refusal("it is empty")
-    if log_name.startswith(RESERVED_PREFIXES):
+    if name.startswith("/"):
+        raise refusal("it begins with '/', which is the namespace itself; leave that out")
+    if name.startswith(RESERVED_PREFIXES):
         raise refusal("names that start with '.' or '<' are reserved")
-    if log_name.endswith("/"):
+    if name.endswith("/"):
         raise refusal("it ends with '/'")
-    for index, character in enumerate(log_name):
+    for index, character in enumerate(name):
         if character in "<> ":
             raise refusal(f"{character!r} at {index} is not allowed")
-    if forbidden := FORBIDDEN_CHARACTERS.search(log_name):
+    if forbidden := FORBIDDEN_CHARACTERS.search(name):
         raise refusal(f"character U+{ord(forbidden[0]):04X} at {forbidden.start()} is not allowed")
-    for part in log_name.split("/"):
+    for part in name.split("/"):
         if part == "":
             raise refusal("a part of it is empty ('//')")
         if part in (".", ".."):
             raise refusal(f"{part!r} cannot be a part of it")
-    return log_name
+    return name

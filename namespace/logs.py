@@ -13,18 +13,16 @@ from collections.abc import Sequence
 from ledger.metadata_store.errors import NodeExistsError, NoNodeError, NotEmptyError
 from ledger.metadata_store.lock import in_order
 from ledger.metadata_store.store import Create, Delete, MetadataStore, Node, Operation, Put, ancestors_of
-from namespace import paths
 from namespace.errors import LogExistsError, LogInUseError, LogNotFoundError, NamespaceNotBoundError
 from namespace.log_identity import encode_log_id
 from namespace.log_metadata import LogMetadata, initial_nodes, log_metadata_from
 from namespace.log_name import RESERVED_PREFIXES, check_log_name
+from namespace.log_nodes import UNPARTITIONED, LogNodes
 from namespace.node_reads import READS_AT_ONCE, read_children, read_nodes
 
 
 async def create_log(
-    store: MetadataStore,
-    namespace_path: str,
-    log_name: str,
+    log: LogNodes,
     *,
     exist_ok: bool = False,
     token: bytes = b"",
@@ -44,67 +42,62 @@ async def create_log(
         NamespaceNotBoundError: There is no namespace at that path.
         LogMetadataError: A node of the log is damaged.
     """
-    log_name = check_log_name(log_name)
-    lock = paths.lock_path(namespace_path, log_name)
-    data_of = {lock: token}
+    check_log_name(log.name)
+    data_of = {log.lock_path: token}
     if log_id is not None:
-        data_of[paths.log_root_path(namespace_path, log_name)] = encode_log_id(log_id)
+        data_of[log.root_path] = encode_log_id(log_id)
     while True:
-        nodes = await _read_log_nodes(store, namespace_path, log_name)
+        nodes = await _read_log_nodes(log)
         if None not in nodes.values():
-            found = nodes[lock]
+            found = nodes[log.lock_path]
             if not exist_ok and (not token or found is None or found.value.partition(b"\n")[0] != token):
-                raise LogExistsError(log_name)
-            log_metadata_from(namespace_path, log_name, nodes)  # for its errors
+                raise LogExistsError(log.name)
+            log_metadata_from(log, nodes)  # for its errors
             return
         operations: list[Operation] = []
-        for ancestor in ancestors_of(paths.log_path(namespace_path, log_name)):
-            if len(ancestor) > len(namespace_path) and await store.exists(ancestor) is None:
+        for ancestor in ancestors_of(log.log_path):
+            if len(ancestor) > len(log.namespace_path) and await log.store.exists(ancestor) is None:
                 operations.append(Create(ancestor))
         operations += [
-            Create(path, data_of.get(path, data))
-            for path, data in initial_nodes(namespace_path, log_name)
-            if nodes[path] is None
+            Create(path, data_of.get(path, data)) for path, data in initial_nodes(log) if nodes[path] is None
         ]
         try:
-            await store.commit(operations)
+            await log.store.commit(operations)
         except NodeExistsError:
             continue  # another client creates this log, or one below the same ancestor: look again
         except NoNodeError as exc:
-            if await store.exists(namespace_path) is None:
+            if await log.store.exists(log.namespace_path) is None:
                 raise NamespaceNotBoundError(
-                    f"there is no namespace at {namespace_path}: the node does not exist"
+                    f"there is no namespace at {log.namespace_path}: the node does not exist"
                 ) from exc
             continue
         return
 
 
-async def open_log(
-    store: MetadataStore, namespace_path: str, log_name: str, *, for_promotion: bool = False
-) -> LogMetadata:
+async def open_log(log: LogNodes, *, closed_too: bool = False) -> LogMetadata:
     """The values of a log's nodes with their versions, as a writer needs them.
 
     Args:
-        for_promotion: Also if a promotion has closed the log to all other changes.
+        closed_too: Also if the log is closed to all other changes.
 
     Raises:
         InvalidLogNameError, LogNotFoundError, LogMetadataError
-        LogPromotedError, PromotionError: A promotion has closed the log to changes.
+        LogMovedError, LogMovingError: The log is closed to changes.
     """
-    log_name = check_log_name(log_name)
-    nodes = await _read_log_nodes(store, namespace_path, log_name)
-    return log_metadata_from(namespace_path, log_name, nodes, for_promotion=for_promotion)
+    check_log_name(log.name)
+    nodes = await _read_log_nodes(log)
+    return log_metadata_from(log, nodes, closed_too=closed_too)
 
 
-async def log_exists(store: MetadataStore, namespace_path: str, log_name: str) -> bool:
+async def log_exists(log: LogNodes) -> bool:
     """True if there is such a log now.
 
     Raises:
         InvalidLogNameError: No log can have this name.
     """
-    path = paths.segments_path(namespace_path, check_log_name(log_name))
-    await store.sync(path)
-    return await store.exists(path) is not None
+    check_log_name(log.name)
+    await log.store.sync(log.segments_path)
+    return await log.store.exists(log.segments_path) is not None
 
 
 async def list_logs(store: MetadataStore, namespace_path: str, prefix: str = "") -> list[str]:
@@ -120,9 +113,9 @@ async def list_logs(store: MetadataStore, namespace_path: str, prefix: str = "")
     pending = [top]
     while pending:
         batch, pending = pending[:READS_AT_ONCE], pending[READS_AT_ONCE:]
-        parents = [paths.log_path(namespace_path, name) if name else namespace_path for name in batch]
+        parents = [f"{namespace_path}/{name}" if name else namespace_path for name in batch]
         for name, children in zip(batch, await read_children(store, parents), strict=True):
-            if name != top and paths.UNPARTITIONED in children:
+            if name != top and UNPARTITIONED in children:
                 names.append(name)
             reserved = "<" if name else RESERVED_PREFIXES  # no part of any name begins with "<"
             pending += [
@@ -131,7 +124,7 @@ async def list_logs(store: MetadataStore, namespace_path: str, prefix: str = "")
     return sorted(names)
 
 
-async def delete_log_nodes(store: MetadataStore, namespace_path: str, log_name: str) -> None:
+async def delete_log_nodes(log: LogNodes) -> None:
     """Delete a log's own nodes, in one transaction. Its segments must be gone; the caller holds its lock.
 
     Logs whose names extend this one's stay (``a/b`` if ``a`` is deleted), and so does the node above them.
@@ -142,42 +135,37 @@ async def delete_log_nodes(store: MetadataStore, namespace_path: str, log_name: 
             changed the nodes meanwhile.
         LogNotFoundError: There is no such log.
     """
-    log_name = check_log_name(log_name)
-    log_path = paths.log_path(namespace_path, log_name)
-    root = paths.log_root_path(namespace_path, log_name)
-    tree = await descendants(store, root)
+    check_log_name(log.name)
+    tree = await descendants(log.store, log.root_path)
     if tree is None:
-        raise LogNotFoundError(log_name)
-    segments_path = paths.segments_path(namespace_path, log_name)
-    if left := [path for path in tree if path.startswith(segments_path + "/")]:
-        raise LogInUseError(log_name, f"{len(left)} segments are left, such as {left[0]}")
-    await _check_lock_is_mine(store, namespace_path, log_name, tree)
+        raise LogNotFoundError(log.name)
+    if left := [path for path in tree if path.startswith(log.segments_path + "/")]:
+        raise LogInUseError(log.name, f"{len(left)} segments are left, such as {left[0]}")
+    await _check_lock_is_mine(log, tree)
     operations: list[Operation] = [Delete(path) for path in reversed(tree)]
     try:
-        if set((await store.children(log_path)).names) - {paths.UNPARTITIONED}:
-            operations.append(Put(log_path, b""))
+        if set((await log.store.children(log.log_path)).names) - {UNPARTITIONED}:
+            operations.append(Put(log.log_path, b""))
         else:
-            operations.append(Delete(log_path))
-        await store.commit(operations)
+            operations.append(Delete(log.log_path))
+        await log.store.commit(operations)
     except NotEmptyError as exc:
-        raise LogInUseError(log_name, f"another client has just added a node to {exc.path}") from exc
+        raise LogInUseError(log.name, f"another client has just added a node to {exc.path}") from exc
     except NoNodeError as exc:
-        raise LogInUseError(log_name, f"another client has just deleted {exc.path}") from exc
+        raise LogInUseError(log.name, f"another client has just deleted {exc.path}") from exc
 
 
-async def _check_lock_is_mine(
-    store: MetadataStore, namespace_path: str, log_name: str, tree: Sequence[str]
-) -> None:
-    prefix = paths.lock_path(namespace_path, log_name) + "/"
+async def _check_lock_is_mine(log: LogNodes, tree: Sequence[str]) -> None:
+    prefix = log.lock_path + "/"
     members = in_order(path.removeprefix(prefix) for path in tree if path.startswith(prefix))
     if members:
-        holder = await store.exists(prefix + members[0])
-        if holder is not None and holder.ephemeral_owner not in (0, store.session_id):
-            raise LogInUseError(log_name, f"a writer holds its lock ({members[0]})")
+        holder = await log.store.exists(prefix + members[0])
+        if holder is not None and holder.ephemeral_owner not in (0, log.store.session_id):
+            raise LogInUseError(log.name, f"a writer holds its lock ({members[0]})")
 
 
-async def _read_log_nodes(store: MetadataStore, namespace_path: str, log_name: str) -> dict[str, Node | None]:
-    return await read_nodes(store, [path for path, _ in initial_nodes(namespace_path, log_name)])
+async def _read_log_nodes(log: LogNodes) -> dict[str, Node | None]:
+    return await read_nodes(log.store, [path for path, _ in initial_nodes(log)])
 
 
 async def descendants(store: MetadataStore, path: str) -> list[str] | None:

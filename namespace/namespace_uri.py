@@ -10,6 +10,7 @@ Source: DistributedLog, DLUtils.java and NamespaceDriverManager.java.
 
 from __future__ import annotations
 
+import os
 import urllib.parse
 
 import attrs
@@ -33,7 +34,7 @@ class NamespaceUri:
     path: str  # of the namespace's node, or of the directory
 
     def __str__(self) -> str:
-        path = urllib.parse.quote(self.path) if self.scheme == "file" else self.path
+        path = urllib.parse.quote(os.fsencode(self.path)) if self.scheme == "file" else self.path
         return f"{self.scheme}://{self.hosts}{path}"
 
 

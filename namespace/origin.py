@@ -20,9 +20,9 @@ from typing import Any
 
 import attrs
 
-from ledger.metadata_store.store import MetadataStore, Node
-from namespace import paths
+from ledger.metadata_store.store import Node
 from namespace.errors import LogMetadataError, LogNotFoundError, LogRenamedError
+from namespace.log_nodes import LogNodes
 from namespace.node_reads import read_nodes
 
 VERSION = 1
@@ -36,19 +36,16 @@ class RenamedName:
     renamed_to: str  # by the last of these renames
 
 
-async def read_origin(store: MetadataStore, namespace_path: str, log: str) -> str:
+async def read_origin(log: LogNodes) -> str:
     """The name that the records of a log are bound to.
 
     Raises:
         LogMetadataError: A node does not parse.
     """
-    node, name = (
-        paths.origin_path(namespace_path, log),
-        paths.renamed_path(namespace_path, log),
-    )
-    await store.sync(node)
-    nodes = await read_nodes(store, [node, name])
-    return origin_from(log, node, nodes[node], name, nodes[name])
+    node, name = log.origin_path, log.renamed_path
+    await log.store.sync(node)
+    nodes = await read_nodes(log.store, [node, name])
+    return origin_from(log.name, node, nodes[node], name, nodes[name])
 
 
 def origin_from(log: str, path: str, node: Node | None, name_path: str, name: Node | None) -> str:
@@ -58,13 +55,13 @@ def origin_from(log: str, path: str, node: Node | None, name_path: str, name: No
     return log if name is None else f"{log}<{decode_renamed(name.value, name_path).times}>"
 
 
-async def log_not_found(store: MetadataStore, namespace_path: str, log: str) -> LogNotFoundError:
+async def log_not_found(log: LogNodes) -> LogNotFoundError:
     """The error for a log that does not exist; it says whether the log was renamed."""
-    path = paths.renamed_path(namespace_path, log)
-    (node,) = (await read_nodes(store, [path])).values()
+    path = log.renamed_path
+    (node,) = (await read_nodes(log.store, [path])).values()
     if node is None:
-        return LogNotFoundError(log)
-    return LogRenamedError(log, decode_renamed(node.value, path).renamed_to)
+        return LogNotFoundError(log.name)
+    return LogRenamedError(log.name, decode_renamed(node.value, path).renamed_to)
 
 
 def encode_origin(origin: str) -> bytes:

@@ -26,7 +26,7 @@ def parse_policy(text: str | bytes) -> Policy:
     try:
         return ledger.policy.parse_policy(text)
     except PolicyError as exc:
-        raise ConfigError(str(exc)) from exc
+        raise ConfigError(str(exc)) from None
 
 
 def encode_policy(policy: Policy) -> bytes:
@@ -38,7 +38,7 @@ def encode_policy(policy: Policy) -> bytes:
     try:
         return ledger.policy.encode_policy(policy)
     except PolicyError as exc:
-        raise ConfigError(str(exc)) from exc
+        raise ConfigError(str(exc)) from None
 
 
 def decode_policy(data: bytes) -> Policy:
@@ -50,4 +50,5 @@ def decode_policy(data: bytes) -> Policy:
     try:
         return ledger.policy.parse_policy(data)
     except PolicyError as exc:
-        raise LogMetadataError(f"the stored policy: {exc}; nothing is allowed until it is corrected") from exc
+        reason = f"the stored policy: {exc}; nothing is allowed until it is corrected"
+        raise LogMetadataError(reason) from None

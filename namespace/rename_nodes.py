@@ -31,9 +31,16 @@ from ledger.metadata_store.store import (
     Put,
     ancestors_of,
 )
-from namespace import paths
+from namespace import log_nodes
 from namespace.errors import LogExistsError, LogRenameError, LogUnavailableError
-from namespace.log_metadata import initial_nodes, log_metadata_from
+from namespace.log_metadata import (
+    MOVE_LOCK_NODE,
+    MOVED_FROM_NODE,
+    MOVED_TO_NODE,
+    initial_nodes,
+    log_metadata_from,
+)
+from namespace.log_nodes import LogNodes
 from namespace.logs import descendants
 from namespace.node_reads import read_nodes
 from namespace.origin import (
@@ -47,8 +54,8 @@ from namespace.origin import (
 from namespace.segments.segment import decode_segment, is_segment_name
 
 ATTEMPTS_MAX = 100  # each is lost to another client's change in the same moment
-_MOVED = {"dlog-retention", "dlog-properties", "dlog-heal", paths.ORIGIN}
-_OF_PROMOTIONS = {"dlog-promoted-to", "dlog-promoted-from", "dlog-promotion-lock"}
+_MOVED = {"dlog-retention", "dlog-properties", "dlog-heal", log_nodes.ORIGIN}
+_OF_MOVES = {MOVED_TO_NODE, MOVED_FROM_NODE, MOVE_LOCK_NODE}
 
 
 @attrs.frozen
@@ -60,14 +67,18 @@ class Rename:
             reply was lost.
     """
 
-    namespace_path: str
-    old: str
-    new: str
+    old: LogNodes
+    new: LogNodes
     token: bytes = attrs.field(repr=False)
 
+    @property
+    def store(self) -> MetadataStore:
+        """The store of both names."""
+        return self.old.store
 
-async def rename_nodes(store: MetadataStore, rename: Rename) -> None:
-    """Move all nodes of a log to its new name. The caller holds the log's lock in the store's session.
+
+async def rename_nodes(rename: Rename) -> None:
+    """Move all nodes of a log to its new name. The caller holds the log's lock in the session of their store.
 
     If cancelled, or if the connection is lost, the log has one of the two names.
 
@@ -75,67 +86,67 @@ async def rename_nodes(store: MetadataStore, rename: Rename) -> None:
         LogNotFoundError: There is no log of the old name.
         LogExistsError: There is a log of the new name.
         LogRenameError: A node forbids it; or the log has too many nodes for one transaction.
-        LogPromotedError, PromotionError: A promotion has closed the log.
+        LogMovedError, LogMovingError: The log is closed.
         LogMetadataError: A node does not parse.
         LogUnavailableError: Other clients changed the log at every attempt.
     """
     for _ in range(ATTEMPTS_MAX):
-        await store.sync(paths.log_root_path(rename.namespace_path, rename.new))
-        if await was_renamed(store, rename):
+        await rename.store.sync(rename.new.root_path)
+        if await was_renamed(rename):
             return
-        operations = await _operations(store, rename)
+        operations = await _operations(rename)
         if operations is None:
             continue
         try:
-            await store.commit(operations)
+            await rename.store.commit(operations)
         except (BadVersionError, NoNodeError, NodeExistsError, NotEmptyError):
             continue  # another client changed a node meanwhile
         except NodeTooLargeError as exc:
             raise LogRenameError(
-                rename.old,
-                rename.new,
+                rename.old.name,
+                rename.new.name,
                 f"its nodes need {len(operations)} operations, more than the metadata store takes at once."
                 " Truncate and purge the log, so that it has fewer segments, and try again",
             ) from exc
         return
     raise LogUnavailableError(
-        f"log {rename.old!r}: not renamed, because other clients changed it, or {rename.new!r},"
+        f"log {rename.old.name!r}: not renamed, because other clients changed it, or {rename.new.name!r},"
         f" {ATTEMPTS_MAX} times in that moment; try again"
     )
 
 
-async def was_renamed(store: MetadataStore, rename: Rename) -> bool:
+async def was_renamed(rename: Rename) -> bool:
     """True if an earlier attempt of this rename was applied.
 
     Raises:
         LogExistsError: There is another log of the new name, or a part of one.
     """
-    root = paths.log_root_path(rename.namespace_path, rename.new)
-    lock = paths.lock_path(rename.namespace_path, rename.new)
-    nodes = await read_nodes(store, [root, lock])
+    root = rename.new.root_path
+    lock = rename.new.lock_path
+    nodes = await read_nodes(rename.store, [root, lock])
     if nodes[root] is None:
         return False
     found = nodes[lock]
     if found is None or found.value.partition(b"\n")[0] != rename.token:
-        raise LogExistsError(rename.new, do="choose another new name")
+        raise LogExistsError(rename.new.name, do="choose another new name")
     return True
 
 
-async def _operations(store: MetadataStore, rename: Rename) -> list[Operation] | None:
+async def _operations(rename: Rename) -> list[Operation] | None:
     """The transaction; None if another client changed a node while the nodes were read."""
-    place, old, new = rename.namespace_path, rename.old, rename.new
-    root, new_root = paths.log_root_path(place, old), paths.log_root_path(place, new)
-    tree = await descendants(store, root)
+    old, new = rename.old, rename.new
+    root, new_root = old.root_path, new.root_path
+    tree = await descendants(old.store, root)
     if tree is None:
-        raise await log_not_found(store, place, old)
-    log_path, name_path = paths.log_path(place, old), paths.renamed_path(place, old)
-    nodes = await read_nodes(store, [log_path, *tree, name_path])
-    # Raises if a promotion has closed the log, or a node is missing or damaged.
-    log_metadata_from(place, old, {path: nodes[path] for path, _ in initial_nodes(place, old)})
+        raise await log_not_found(old)
+    nodes = await read_nodes(old.store, [old.log_path, *tree, old.renamed_path])
+    # Raises if a move has closed the log, or a node is missing or damaged.
+    log_metadata_from(old, {path: nodes[path] for path, _ in initial_nodes(old)})
 
     members = in_order(path.rpartition("/")[2] for path in tree if path.startswith(f"{root}/lock/"))
-    if not members or (holder := nodes[f"{root}/lock/{members[0]}"]) is None or not _is_mine(store, holder):
-        raise LogRenameError(old, new, "its lock was lost meanwhile; try again")
+    holder = nodes[f"{root}/lock/{members[0]}"] if members else None
+    if holder is None or holder.stat.ephemeral_owner != old.store.session_id:
+        raise LogRenameError(old.name, new.name, "its lock was lost meanwhile; try again")
     operations: list[Operation] = []
     deletions: list[Operation] = []
     for path in tree:
@@ -144,50 +155,47 @@ async def _operations(store: MetadataStore, rename: Rename) -> list[Operation] |
             return None
         below = path.removeprefix(root).removeprefix("/")
         deletions.append(Delete(path, node.stat.version))
-        if below == f"{paths.LOCK}/{members[0]}":
+        if below == f"{log_nodes.LOCK}/{members[0]}":
             continue  # ours: its deletion fails if the lock is lost
         _check_node(rename, path, below, node)
-        value = rename.token if below == paths.LOCK else node.value
-        if below != paths.ORIGIN:
+        value = rename.token if below == log_nodes.LOCK else node.value
+        if below != log_nodes.ORIGIN:
             operations.append(Create(new_root + path.removeprefix(root), value))
-    origin_path = paths.origin_path(place, old)
-    origin = origin_from(old, origin_path, nodes.get(origin_path), name_path, nodes[name_path])
-    operations.append(Create(paths.origin_path(place, new), encode_origin(origin)))
+    origin = origin_from(
+        old.name, old.origin_path, nodes.get(old.origin_path), old.renamed_path, nodes[old.renamed_path]
+    )
+    operations.append(Create(new.origin_path, encode_origin(origin)))
     return [
-        *await _above(store, rename, nodes[log_path]),
+        *await _above(rename, nodes[old.log_path]),
         *operations,
         *reversed(deletions),
-        *await _old_log_node(store, rename, nodes[log_path]),
-        *await _name_node(store, rename, nodes[name_path]),
+        *await _old_log_node(rename, nodes[old.log_path]),
+        *await _name_node(rename, nodes[old.renamed_path]),
     ]
-
-
-def _is_mine(store: MetadataStore, node: Node) -> bool:
-    return node.stat.ephemeral_owner == store.session_id
 
 
 def _check_node(rename: Rename, path: str, below: str, node: Node) -> None:
     """Raise if a node below the log's root forbids the rename."""
 
     def refusal(evidence: str) -> LogRenameError:
-        return LogRenameError(rename.old, rename.new, evidence)
+        return LogRenameError(rename.old.name, rename.new.name, evidence)
 
     parts = below.split("/")
     if node.stat.ephemeral_owner:
-        which = "waits for its lock" if parts[0] == paths.LOCK else "reads it under a lock"
+        which = "waits for its lock" if parts[0] == log_nodes.LOCK else "reads it under a lock"
         raise refusal(
             f"another client {which} ({path}); close that client, or wait for the end of its session"
         )
-    if parts[0] in _OF_PROMOTIONS:
+    if parts[0] in _OF_MOVES:
         raise refusal(
-            f"it is being promoted, or was promoted ({path}), and the other namespace knows it by its name"
+            f"it is being moved, or was moved ({path}), and the other namespace knows it by its name"
         )
     match parts:
-        case [""] | ["maxtxid"] | ["version"] | [paths.LOCK] | [paths.READ_LOCK] | ["allocation"]:
+        case [""] | ["maxtxid"] | ["version"] | [log_nodes.LOCK] | [log_nodes.READ_LOCK] | ["allocation"]:
             return
-        case ["ledgers"] | [paths.SUBSCRIBERS] | [paths.SUBSCRIBERS, _]:
+        case ["ledgers"] | [log_nodes.SUBSCRIBERS] | [log_nodes.SUBSCRIBERS, _]:
             return
-        case [paths.SUBSCRIBERS, _, paths.READ_LOCK]:
+        case [log_nodes.SUBSCRIBERS, _, log_nodes.READ_LOCK]:
             return
         case [name] if name in _MOVED:
             return
@@ -198,21 +206,21 @@ def _check_node(rename: Rename, path: str, below: str, node: Node) -> None:
     raise refusal(f"this release does not know the node {path}, so it does not know whether it may move")
 
 
-async def _above(store: MetadataStore, rename: Rename, log_node: Node | None) -> list[Operation]:
+async def _above(rename: Rename, log_node: Node | None) -> list[Operation]:
     """Create the missing nodes above the new root, and take the application's data along."""
-    new_path = paths.log_path(rename.namespace_path, rename.new)
+    new_path = rename.new.log_path
     value = b"" if log_node is None else log_node.value
     operations: list[Operation] = []
     for ancestor in ancestors_of(new_path):
-        if len(ancestor) > len(rename.namespace_path) and await store.exists(ancestor) is None:
+        if len(ancestor) > len(rename.old.namespace_path) and await rename.store.exists(ancestor) is None:
             operations.append(Create(ancestor))
-    (there,) = (await read_nodes(store, [new_path])).values()
+    (there,) = (await read_nodes(rename.store, [new_path])).values()
     if there is None:
         return [*operations, Create(new_path, value)]
     if there.value and value and there.value != value:
         raise LogRenameError(
-            rename.old,
-            rename.new,
+            rename.old.name,
+            rename.new.name,
             f"both {new_path} and the log's own node hold data of an application; empty one of them first",
         )
     if not value:
@@ -220,22 +228,22 @@ async def _above(store: MetadataStore, rename: Rename, log_node: Node | None) ->
     return [*operations, Put(new_path, value, there.stat.version)]
 
 
-async def _old_log_node(store: MetadataStore, rename: Rename, log_node: Node | None) -> list[Operation]:
+async def _old_log_node(rename: Rename, log_node: Node | None) -> list[Operation]:
     """Delete the log's own node, or empty it if logs with longer names lie below it."""
-    path = paths.log_path(rename.namespace_path, rename.old)
+    path = rename.old.log_path
     assert log_node is not None  # ``log_metadata_from`` refuses a log without it
-    others = set((await store.children(path)).names) - {paths.UNPARTITIONED}
-    if others or rename.new.startswith(f"{rename.old}/"):
+    others = set((await rename.store.children(path)).names) - {log_nodes.UNPARTITIONED}
+    if others or rename.new.name.startswith(f"{rename.old.name}/"):
         return [Put(path, b"", log_node.stat.version)]
     return [Delete(path, log_node.stat.version)]
 
 
-async def _name_node(store: MetadataStore, rename: Rename, name_node: Node | None) -> list[Operation]:
+async def _name_node(rename: Rename, name_node: Node | None) -> list[Operation]:
     """Count the renames away from the old name, so that a later log of this name has another origin."""
-    path = paths.renamed_path(rename.namespace_path, rename.old)
+    path = rename.old.renamed_path
     if name_node is not None:
         times = decode_renamed(name_node.value, path).times + 1
-        return [Put(path, encode_renamed(RenamedName(times, rename.new)), name_node.stat.version)]
-    created: list[Operation] = [Create(path, encode_renamed(RenamedName(1, rename.new)))]
-    parent = paths.renamed_path(rename.namespace_path)
-    return created if await store.exists(parent) is not None else [Create(parent), *created]
+        return [Put(path, encode_renamed(RenamedName(times, rename.new.name)), name_node.stat.version)]
+    created: list[Operation] = [Create(path, encode_renamed(RenamedName(1, rename.new.name)))]
+    parent = log_nodes.renamed_parent_path(rename.old.namespace_path)
+    return created if await rename.store.exists(parent) is not None else [Create(parent), *created]

@@ -19,10 +19,10 @@ import trio
 
 from ledger.metadata_store.errors import BadVersionError, NodeExistsError, NoNodeError, StoreError
 from ledger.metadata_store.store import Check, Create, Delete, MetadataStore, Node, Operation, Put
-from namespace import paths
 from namespace.errors import LogFencedError, LogMetadataError, LogNotFoundError
 from namespace.heal_node import in_same_segment, read_heals
 from namespace.log_metadata import LAYOUT_VERSION, LogMetadata, check_start_txid
+from namespace.log_nodes import LogNodes
 from namespace.node_reads import read_nodes
 from namespace.segments.segment import LogSegment, decode_segment, encode_segment, is_segment_name
 from namespace.segments.segment_list import check_no_gap, check_same_log, sort_segments
@@ -37,9 +37,7 @@ class SegmentList:
 
 
 async def list_segments(
-    store: MetadataStore,
-    namespace_path: str,
-    log_name: str,
+    log: LogNodes,
     *,
     known: Sequence[LogSegment] = (),
     watch: trio.Event | None = None,
@@ -59,32 +57,32 @@ async def list_segments(
             the same name: it was deleted and created again.
         SegmentGapError: A segment is missing between two others.
     """
-    parent = paths.segments_path(namespace_path, log_name)
+    parent = log.segments_path
     completed = {segment.name: segment for segment in known if not segment.in_progress}
     ledgers = {segment.ledger_id for segment in known}
     while True:
         try:
-            children = await store.children(parent, watch=watch)
+            children = await log.store.children(parent, watch=watch)
         except NoNodeError:
-            raise LogNotFoundError(log_name) from None
+            raise LogNotFoundError(log.name) from None
         names = [name for name in children.names if is_segment_name(name)]
         kept = [completed[name] for name in names if name in completed]
-        read = await _read_segments(store, parent, [name for name in names if name not in completed])
+        read = await _read_segments(log.store, parent, [name for name in names if name not in completed])
         compared = read
         if read is not None and kept and ledgers.isdisjoint(segment.ledger_id for segment in read):
             # A log created again has nodes of the same names, but never the same ledgers.
-            compared = await _read_segments(store, parent, [kept[-1].name])
+            compared = await _read_segments(log.store, parent, [kept[-1].name])
             if compared and compared[0].ledger_id != kept[-1].ledger_id:
                 number, ledger_id = kept[-1].segment_seqno, kept[-1].ledger_id
-                heals = (await read_heals(store, namespace_path, log_name)).heals
+                heals = (await read_heals(log)).heals
                 if in_same_segment(heals, number, ledger_id, compared[0].ledger_id):
                     compared = []  # the same log; the known segment can be read from both ledgers
         if read is None or compared is None:
             continue  # one was completed or deleted meanwhile, so this list lacks its replacement
         segments = sort_segments(kept + read)
-        check_same_log(log_name, known, read + compared, segments)
+        check_same_log(log.name, known, read + compared, segments)
         if not gaps_ok:
-            check_no_gap(log_name, segments)
+            check_no_gap(log.name, segments)
         return SegmentList(segments, children.child_version)
 
 
@@ -104,10 +102,10 @@ def _decoded(path: str, node: Node, name: str | None = None) -> LogSegment:
     try:
         return decode_segment(node.value, name)
     except LogMetadataError as exc:
-        raise LogMetadataError(f"{path}: {exc}; nothing was changed") from exc
+        raise LogMetadataError(f"{path}: {exc}; nothing was changed") from None
 
 
-async def record_allocation(store: MetadataStore, metadata: LogMetadata, ledger_id: int) -> LogMetadata:
+async def record_allocation(metadata: LogMetadata, ledger_id: int) -> LogMetadata:
     """Record a ledger created for the next segment. Without the record a crash would leak the ledger.
 
     Returns:
@@ -116,16 +114,15 @@ async def record_allocation(store: MetadataStore, metadata: LogMetadata, ledger_
     Raises:
         LogFencedError: Another writer has used the node; delete the ledger and stop.
     """
-    path = paths.allocation_path(metadata.namespace_path, metadata.log_name)
+    path = metadata.log.allocation_path
     try:
-        stat = await store.put(path, b"%d" % ledger_id, expected=metadata.allocation_version)
+        stat = await metadata.log.store.put(path, b"%d" % ledger_id, expected=metadata.allocation_version)
     except (BadVersionError, NoNodeError) as exc:
-        raise _fenced(metadata, exc) from exc
+        raise _fenced(metadata, exc) from None
     return attrs.evolve(metadata, allocated_ledger_id=ledger_id, allocation_version=stat.version)
 
 
 async def start_segment(
-    store: MetadataStore,
     metadata: LogMetadata,
     segment: LogSegment,
     *,
@@ -150,16 +147,15 @@ async def start_segment(
     """
     assert segment.in_progress, segment  # the caller has made or checked it
     check_start_txid(metadata, segment.first_txid, sealing=sealing)
-    place = metadata.namespace_path, metadata.log_name
+    log = metadata.log
     await _commit(
-        store,
         metadata,
         [
             *([] if ledger is None else [ledger]),
-            Put(paths.allocation_path(*place), b"", metadata.allocation_version),
-            Create(paths.segment_path(*place, segment.name), encode_segment(segment)),
+            Put(log.allocation_path, b"", metadata.allocation_version),
+            Create(log.segment_path(segment.name), encode_segment(segment)),
             Put(
-                paths.segments_path(*place),
+                log.segments_path,
                 b"%d" % segment.segment_seqno,
                 metadata.max_segment_seqno_version,
             ),
@@ -175,9 +171,7 @@ async def start_segment(
     )
 
 
-async def complete_segment(
-    store: MetadataStore, metadata: LogMetadata, segment: LogSegment, completed: LogSegment
-) -> LogMetadata:
+async def complete_segment(metadata: LogMetadata, segment: LogSegment, completed: LogSegment) -> LogMetadata:
     """Replace a segment in progress by the same segment completed. Its ledger is closed already.
 
     If cancelled, or if the connection is lost, it may or may not have happened.
@@ -197,20 +191,19 @@ async def complete_segment(
     max_seqno, seqno = metadata.max_segment_seqno, completed.segment_seqno
     if max_seqno not in (seqno, seqno + 1):
         raise LogMetadataError(
-            f"log {metadata.log_name!r}: segment {seqno} not completed: the greatest segment number stored is"
+            f"log {metadata.log.name!r}: segment {seqno} not completed: the greatest segment number stored is"
             f" {max_seqno}; nothing was changed"
         )
     max_txid = max(metadata.max_txid, completed.last_txid)
-    place = metadata.namespace_path, metadata.log_name
+    log = metadata.log
     await _commit(
-        store,
         metadata,
         [
-            Create(paths.segment_path(*place, completed.name), encode_segment(completed)),
-            Delete(paths.segment_path(*place, segment.name)),
+            Create(log.segment_path(completed.name), encode_segment(completed)),
+            Delete(log.segment_path(segment.name)),
             # Written even if the number stays: the new version fails a transaction of a second writer.
-            Put(paths.segments_path(*place), b"%d" % max_seqno, metadata.max_segment_seqno_version),
-            Put(paths.max_txid_path(*place), b"%d" % max_txid, metadata.max_txid_version),
+            Put(log.segments_path, b"%d" % max_seqno, metadata.max_segment_seqno_version),
+            Put(log.max_txid_path, b"%d" % max_txid, metadata.max_txid_version),
         ],
     )
     return attrs.evolve(
@@ -221,9 +214,7 @@ async def complete_segment(
     )
 
 
-async def delete_segment(
-    store: MetadataStore, namespace_path: str, log_name: str, segment: LogSegment
-) -> None:
+async def delete_segment(log: LogNodes, segment: LogSegment) -> None:
     """Delete a segment's node. Its ledger is deleted already. A missing node is no error.
 
     If cancelled, the node may or may not be deleted.
@@ -232,17 +223,17 @@ async def delete_segment(
         LogFencedError: The node names another ledger: the number of an empty segment was used again. Nothing
             was deleted.
     """
-    parent = paths.segments_path(namespace_path, log_name)
-    path = paths.segment_path(namespace_path, log_name, segment.name)
+    parent = log.segments_path
+    path = log.segment_path(segment.name)
     while True:
         try:
-            version = (await store.get(parent)).stat.version
-            node = await store.get(path)
+            version = (await log.store.get(parent)).stat.version
+            node = await log.store.get(path)
             if _decoded(path, node).ledger_id != segment.ledger_id:
-                raise LogFencedError(log_name, f"segment {segment.name} has another ledger now")
+                raise LogFencedError(log.name, f"segment {segment.name} has another ledger now")
             # A node deleted and created again has version 0 again, so its own version proves nothing. But a
             # writer that creates a segment also writes the parent.
-            await store.commit([Check(parent, version), Delete(path, node.stat.version)])
+            await log.store.commit([Check(parent, version), Delete(path, node.stat.version)])
         except NoNodeError:
             return
         except BadVersionError:
@@ -250,9 +241,7 @@ async def delete_segment(
         return
 
 
-async def set_truncation(
-    store: MetadataStore, metadata: LogMetadata, segments: Sequence[LogSegment]
-) -> LogMetadata:
+async def set_truncation(metadata: LogMetadata, segments: Sequence[LogSegment]) -> LogMetadata:
     """Replace completed segments by the same segments with other truncation marks, all at once.
 
     The nodes are deleted and created again, so that a watch on their parent fires. If cancelled, or if the
@@ -271,21 +260,21 @@ async def set_truncation(
     """
     if not segments:
         return metadata
-    place = metadata.namespace_path, metadata.log_name
+    log = metadata.log
     operations: list[Operation] = [
-        Check(paths.segments_path(*place), metadata.max_segment_seqno_version),
-        Put(paths.version_path(*place), LAYOUT_VERSION, metadata.marks_version),
+        Check(log.segments_path, metadata.max_segment_seqno_version),
+        Put(log.version_path, LAYOUT_VERSION, metadata.marks_version),
     ]
     for segment in segments:
         assert not segment.in_progress, segment  # ``marked_before`` stops at one in progress
-        path = paths.segment_path(*place, segment.name)
+        path = log.segment_path(segment.name)
         operations += [Delete(path), Create(path, encode_segment(segment))]
-    await _commit(store, metadata, operations)
+    await _commit(metadata, operations)
     return attrs.evolve(metadata, marks_version=metadata.marks_version + 1)
 
 
 async def replace_ledger(
-    store: MetadataStore, metadata: LogMetadata, segment: LogSegment, healed: LogSegment, note: Operation
+    metadata: LogMetadata, segment: LogSegment, healed: LogSegment, note: Operation
 ) -> None:
     """Replace the ledger of a completed segment by a copy with the same entries.
 
@@ -299,14 +288,13 @@ async def replace_ledger(
         LogFencedError: Another client has changed the log, its marks or the heals. Nothing was changed.
     """
     assert not segment.in_progress, segment  # a heal takes completed segments
-    place = metadata.namespace_path, metadata.log_name
-    path = paths.segment_path(*place, segment.name)
+    log = metadata.log
+    path = log.segment_path(segment.name)
     await _commit(
-        store,
         metadata,
         [
-            Check(paths.segments_path(*place), metadata.max_segment_seqno_version),
-            Put(paths.version_path(*place), LAYOUT_VERSION, metadata.marks_version),
+            Check(log.segments_path, metadata.max_segment_seqno_version),
+            Put(log.version_path, LAYOUT_VERSION, metadata.marks_version),
             note,
             Delete(path),
             Create(path, encode_segment(healed)),
@@ -315,19 +303,18 @@ async def replace_ledger(
 
 
 async def _commit(
-    store: MetadataStore,
     metadata: LogMetadata,
     operations: Sequence[Operation],
     *,
     foreign_path: str | None = None,
 ) -> None:
     try:
-        await store.commit(operations)
+        await metadata.log.store.commit(operations)
     except (BadVersionError, NodeExistsError, NoNodeError) as exc:
         if exc.path == foreign_path:  # no node of the log
             raise
-        raise _fenced(metadata, exc) from exc
+        raise _fenced(metadata, exc) from None
 
 
 def _fenced(metadata: LogMetadata, cause: StoreError) -> LogFencedError:
-    return LogFencedError(metadata.log_name, str(cause))
+    return LogFencedError(metadata.log.name, str(cause))

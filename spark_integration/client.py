@@ -9,7 +9,6 @@ so the trio loop of ``dlog.blocking`` starts after Spark's fork.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from bisect import bisect_right
@@ -23,12 +22,13 @@ import attrs
 import dlog
 import dlog.blocking
 from dlog.settings import load_settings
+from ledger.runtime.log_lines import get_logger
 from spark_integration.errors import RangeUnreadableError
 from spark_integration.offsets import BEFORE_EVERYTHING, WHOLE_ENTRY, Position, just_before
 from spark_integration.options import ClientOptions, Selection
 from spark_integration.planning import Extent, Range
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 TAILS_AT_ONCE = 16  # requests for the ends of streams
 
 T = TypeVar("T")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ledger.pickling import PicklableError
 
-class SparkDlogError(Exception):
+
+class SparkDlogError(PicklableError):
     """The base class of the errors of this package."""
 
 
@@ -56,7 +58,7 @@ class SparkStartError(SparkDlogError):
 
 
 class PipelineError(SparkDlogError):
-    """A pipeline cannot do what it was told; the message says why, and what is unchanged."""
+    """A pipeline cannot do what was asked; the message says why, and what is unchanged."""
 
 
 class ArchiveGapError(PipelineError):

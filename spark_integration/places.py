@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
+from dlog import DLSN
 from dlog.format.record import TXID_MAX
 from spark_integration.errors import OffsetFormatError, OptionError
 from spark_integration.offsets import BEFORE_EVERYTHING, Position, position_from_list
@@ -127,9 +128,17 @@ def _offset(option: str, value: object) -> Place:
         return LATEST
     if isinstance(value, list):
         return position_from_list(value)
+    if isinstance(value, str):
+        try:
+            dlsn = DLSN.parse(value)
+        except ValueError:
+            pass  # the message below names what can be given
+        else:
+            return position_from_list([dlsn.segment_seqno, dlsn.entry_id, dlsn.slot_id])
     keywords = "earliest, latest or" if option.startswith("starting") else "latest or"
     raise OffsetFormatError(
-        f"option {option}: {value!r} is neither a keyword nor JSON; give {keywords} [segment, entry, slot]"
+        f"option {option}: {value!r} is neither a keyword nor a position; give {keywords} a position such as"
+        " 7:42:0"
     )
 
 

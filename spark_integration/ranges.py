@@ -1,7 +1,7 @@
 """The ranges of a query as partitions, and the records of a partition as Arrow batches.
 
 Inside: what a batch query and a streaming query have in common. Not inside: where ranges begin and end
-(``batch``, ``stream``).
+(``source``, ``stream``).
 Always: a partition has all that its task needs; every read of it gives the same records in the same order, or
 an exception.
 """

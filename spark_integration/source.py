@@ -2,27 +2,33 @@
 
 Columns: stream, segment, entry, slot (together a record's DLSN), txid, payload; timestamp and sequence on
 request.
-Always: only ``schema`` opens the namespace, to find what a batch query reads. Spark pickles the object
-afterwards, so every action on one DataFrame reads the same records.
+Always: only ``schema`` opens the namespace, to find what a batch query reads. The ranges of a DataFrame are
+found once, when it is made, and Spark pickles the object afterwards, so every action on it reads the same
+records. Spark creates and plans a reader for each action.
 
 Source: PySpark 4.3, pyspark.sql.datasource; its measured behaviour (docs/stream-format.md 10).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
+from dlog import LogNotFoundError
 from spark_integration.arrow import ArrowRows, ddl_of, payload_type
-from spark_integration.batch import DlogBatchReader, resolve_ranges
-from spark_integration.client import NamedStreams
-from spark_integration.errors import OptionError
-from spark_integration.interpreter import choose_worker_interpreter
+from spark_integration.client import NamedStreams, StreamsView
+from spark_integration.errors import OptionError, WorkerInterpreterError
 from spark_integration.options import SourceOptions, parse_options
 from spark_integration.planning import Range
+from spark_integration.ranges import RangePartition, Ranges, resolve_place, resolve_start
 from spark_integration.sink import DlogBatchWriter, DlogStreamWriter
 from spark_integration.sink.options import parse_sink_options
 from spark_integration.sink.rows import check_schema
@@ -99,3 +105,102 @@ def register(spark: SparkSession) -> None:
 
 def _streams(options: SourceOptions) -> NamedStreams:
     return NamedStreams(options.uri, options.selection, options.read_timeout_ms, options.client)
+
+
+def resolve_ranges(options: SourceOptions, streams: StreamsView) -> dict[str, Range]:
+    """The range of each stream, from the options and what can be read now.
+
+    Raises:
+        DataLossError, OptionError
+        dlog.LogNotFoundError: A stream that was named does not exist.
+    """
+    found = {}
+    for stream in streams.names():
+        log = streams.log(stream)
+        try:
+            start = resolve_place(
+                options.starting,
+                stream,
+                log,
+                is_end=False,
+                start_at_latest_if_none=options.start_at_latest_if_none,
+            )
+            end = min(resolve_place(options.ending, stream, log, is_end=True), log.tail())
+            found[stream] = resolve_start(Range(start, end), log)
+        except LogNotFoundError:
+            if options.selection.names:
+                raise  # a log that matched a pattern was deleted just now
+    return found
+
+
+class DlogBatchReader(DataSourceReader):
+    """Reads ranges of streams.
+
+    It takes no filters: Spark 4.3 keeps the plan of a filtered read, and uses it again for the next action on
+    the same DataFrame without filters, which would then miss records (docs/spark.md).
+    """
+
+    def __init__(
+        self, options: SourceOptions, streams: StreamsView, rows: ArrowRows, ranges: Mapping[str, Range]
+    ) -> None:
+        self._ranges = ranges
+        self._planner = Ranges(options, streams, rows)
+
+    def partitions(self) -> list[RangePartition]:
+        """Split and merge the ranges by size; at least ``minPartitions`` if there are this many entries."""
+        return self._planner.partitions(self._ranges)
+
+    def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        return self._planner.read(partition)
+
+
+CHECK_TIMEOUT_S = 120
+_PROGRAM = "import spark_integration, pyarrow, pyspark"
+
+
+def choose_worker_interpreter(context: Any) -> None:
+    """Make a local session start its workers with an interpreter that has DLog.
+
+    Outside an activated environment, Spark starts ``python3`` from the PATH. Without DLog there, the first
+    query fails with ``ModuleNotFoundError`` of a worker, which does not say what to change.
+
+    If the interpreter that Spark would start lacks DLog, a session whose workers run on this machine
+    (``local[...]``) gets the running interpreter instead.
+
+    Args:
+        context: The ``SparkContext`` of the session.
+
+    Raises:
+        WorkerInterpreterError: The session has workers on other machines; the message names the setting.
+    """
+    program = context.pythonExec
+    problem = _problem(program)
+    if problem is None:
+        return
+    if context.master.startswith("local") and _problem(sys.executable) is None:
+        context.pythonExec = sys.executable
+        return
+    raise WorkerInterpreterError(
+        f"Spark starts {program!r} for its Python workers, which cannot import DLog: {problem};"
+        " before the session starts, set the environment variable PYSPARK_PYTHON (or the configuration"
+        " spark.pyspark.python of spark-submit) to an interpreter that has DLog on the driver and on each"
+        f" executor; on this machine: PYSPARK_PYTHON={sys.executable}"
+    )
+
+
+def _problem(program: str) -> str | None:
+    """Why an interpreter cannot import this package; None if it can."""
+    try:
+        ended = subprocess.run(
+            [program, "-c", _PROGRAM],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=CHECK_TIMEOUT_S,
+            env=os.environ,
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        return str(exc)
+    if ended.returncode == 0:
+        return None
+    return (ended.stderr.strip().splitlines() or [f"it ended with {ended.returncode}"])[-1]

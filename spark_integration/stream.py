@@ -1,9 +1,10 @@
 """Structured Streaming: offsets and ranges of micro-batches, and the records of a range.
 
-Always: an offset never goes backwards. A range gives the same records each time. A query, and a stream that
-joins it later, first has an empty range, which pins the start in the checkpoint before any record is read;
-with ``Trigger.Once`` there is only one batch, and a start at earliest or at a position has no pin. A
-partition has all that ``read`` needs, because Spark calls ``read`` on another copy in another process.
+Always: an offset never goes backwards. A range gives the same records each time. The first
+range of a query is empty, as is that of a stream that joins later: so the checkpoint has the start before
+any record is read. ``Trigger.Once`` makes one batch only, so a start at earliest or at a position is not in
+the checkpoint. A partition has all that ``read`` needs, because Spark calls ``read`` on another copy in
+another process.
 
 Source: Spark 4.3's measured order of calls (docs/stream-format.md 10): a new query calls ``initialOffset``
 twice, and Spark persists the end of batch 0 but not its start.
@@ -184,7 +185,9 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing: only the checkpoint records the progress of a query."""
 
     def stop(self) -> None:
-        """Do nothing: Spark ends the process, and that closes its connections."""
+        """Close the reader at the tail. Spark ends the process, and that closes its connections."""
+        if self._watch is not None:
+            self._watch.close()
 
     def _positions(self, offset: dict[str, Any]) -> dict[str, Position]:
         """The positions in an offset of this query.

@@ -6,10 +6,12 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ledger.runtime import log_lines
 from tests.effort import examples
 
 settings.register_profile(
@@ -26,6 +28,31 @@ os.umask(0o077)
 
 # Helpers shared by tests compare as tests do, so their assertions tell what they compared.
 pytest.register_assert_rewrite("tests.fakes", "tests.crash", "tests.interop", "tests.spark")
+
+
+# Tests side by side start servers on ports that are free but not reserved: each process of pytest has its own
+# range.
+if (worker := os.environ.get("PYTEST_XDIST_WORKER", "")).startswith("gw"):
+    first = 15_000 + 3_500 * (int(worker[2:]) % 5)
+    os.environ["DLOG_PORTS"] = f"{first}-{first + 3_499}"
+
+
+@pytest.fixture(autouse=True)
+def own_log_lines() -> Iterator[None]:
+    """A log line reaches ``caplog`` at once, although a loop of an earlier test may still be there."""
+    earlier, log_lines._lines = log_lines._lines, log_lines._Lines()
+    yield
+    log_lines._lines = earlier
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests that start Spark share its session; other tests that start servers run file by file."""
+    if item.get_closest_marker("interop"):
+        return  # tests/interop groups them by release
+    if item.get_closest_marker("spark"):
+        item.add_marker(pytest.mark.xdist_group("spark"))
+    elif item.get_closest_marker("cluster") or item.get_closest_marker("zookeeper"):
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def pytest_collection_finish() -> None:

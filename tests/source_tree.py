@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -27,14 +28,25 @@ class Import:
     for_types_only: bool  # under ``if TYPE_CHECKING``
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Module:
-    """A source file of the product."""
+    """A source file of the product, parsed when a test asks: pytest's collection should read no trees."""
 
     path: str  # relative to the project, with slashes
     text: str
-    tree: ast.Module
-    imports: tuple[Import, ...]
+
+    @functools.cached_property
+    def tree(self) -> ast.Module:
+        return _trees()[self.path]
+
+    @functools.cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the tree, the outer ones first, as ``ast.walk`` gives them."""
+        return tuple(ast.walk(self.tree))
+
+    @functools.cached_property
+    def imports(self) -> tuple[Import, ...]:
+        return tuple(_imports(self.nodes))
 
     @property
     def package(self) -> str:
@@ -48,8 +60,7 @@ class Module:
         return any(self.path == room or (room.endswith("/") and self.path.startswith(room)) for room in rooms)
 
 
-def _imports(tree: ast.Module) -> Iterator[Import]:
-    nodes = list(ast.walk(tree))
+def _imports(nodes: Sequence[ast.AST]) -> Iterator[Import]:
     for_types = {
         inner
         for node in nodes
@@ -73,11 +84,18 @@ def modules() -> tuple[Module, ...]:
         for file in sorted((ROOT / package).rglob("*.py")):
             if GENERATED.search(file.name):
                 continue
-            text = file.read_text("utf-8")
-            tree = ast.parse(text, str(file))
-            path = file.relative_to(ROOT).as_posix()
-            found.append(Module(path, text, tree, tuple(_imports(tree))))
+            found.append(Module(file.relative_to(ROOT).as_posix(), file.read_text("utf-8")))
     return tuple(found)
+
+
+@functools.cache
+def _trees() -> dict[str, ast.Module]:
+    """All trees. The collector of garbage would walk those that are there for each few more: it waits."""
+    gc.disable()
+    try:
+        return {module.path: ast.parse(module.text, module.path) for module in modules()}
+    finally:
+        gc.enable()
 
 
 @functools.cache

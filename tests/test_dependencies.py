@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from setuptools import find_packages
 
 from tests.places import ROOT
 from tests.source_tree import PACKAGES, modules
+
+pytestmark = pytest.mark.xdist_group("source tree")  # parsed once
 
 # A distribution whose module has another name.
 MODULES = {
@@ -174,16 +177,17 @@ def test_no_script_takes_the_rights_of_root_unasked(tmp_path: Path, allowed: str
     assert ("run `sudo apt-get install some-package`" in finished.stderr) is not bool(allowed)
 
 
-def test_the_wheel_has_every_package_but_the_benchmarks() -> None:
+def test_the_wheel_has_every_package() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
-    listed = settings["packages"]
-    directories = {settings["package-dir"].get(name, name.replace(".", "/")) for name in listed}
+    pattern = settings["packages"]["find"]
     found = {
-        path.parent.relative_to(ROOT).as_posix()
-        for package in {name.partition("/")[0] for name in directories}
-        for path in (ROOT / package).rglob("__init__.py")
+        Path(where, *name.split(".")).as_posix()
+        for where in pattern["where"]
+        for name in find_packages(str(ROOT / where), include=pattern["include"])
     }
-    benchmarks = {name for name in found if name.startswith("dlog/cli/bench")}
-    assert benchmarks
-    assert directories == found - benchmarks
-    assert len(listed) == len(set(listed))
+    wanted = {
+        path.parent.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+    }
+    assert found == wanted

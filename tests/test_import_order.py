@@ -8,8 +8,12 @@ from __future__ import annotations
 import functools
 import re
 
+import pytest
+
 from tests.places import ROOT
 from tests.source_tree import PACKAGES, ROOTS, dependencies, modules
+
+pytestmark = pytest.mark.xdist_group("source tree")  # parsed once
 
 
 @functools.cache

@@ -23,6 +23,7 @@ from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
 from dlog.cli.main import COMMANDS, main, program
 from dlog.errors import InvalidUriError
+from ledger.causes import cause_of
 from ledger.metadata_store.errors import InvalidStoreAddressError, StoreSecurityError
 from ledger.metadata_store.service_uri import (
     parse_directory_uri,
@@ -37,6 +38,8 @@ from spark_integration.options import parse_options
 from tests.places import ROOT
 from tests.source_tree import PACKAGES
 
+pytestmark = pytest.mark.xdist_group("source tree")  # parsed once
+
 SECRET = "open-sesame"
 SECRET_NAME = re.compile(r"passw|secret|token|master_key|credential|encryption|(^|_)(key|auth|users|owners)$")
 # Of a type that holds no secret: a file, a number, the name of one.
@@ -46,22 +49,28 @@ MORE = {
     ("ledger.wire.messages", "AuthRequest", "payload"),
     ("ledger.wire.messages", "AuthReply", "payload"),
     ("ledger.auth.jaas", "JaasSection", "options"),
-    ("bookie.config.properties", "Setting", "values"),
-    ("bookie.config.properties", "Setting", "written"),
+    ("bookie.config.properties", "FileSetting", "values"),
+    ("bookie.config.properties", "FileSetting", "written"),
 }
 # Fields with such a name that hold none.
 NO_SECRET = {
     ("bookie.config.security_settings", "_Restriction", "key"),  # a key of bk_server.conf
     ("ledger.transport.bookie_security", "BookieSecurity", "auth"),  # the name of a plug-in
     ("ledger.catalog.service_info", "Endpoint", "auth"),  # names of mechanisms
-    ("bookie.config.bookie_config", "BookieConfig", "client_auth"),  # SaslAuth, which has names of files
+    ("bookie.config.classes", "BookieConfig", "client_auth"),  # SaslAuth, which has names of files
     ("bookie.config.report", "KeyReport", "key"),  # a key of bk_server.conf
+    ("dlog.format.record", "RecordWithAttributes", "key"),  # of a record, as its payload
+    ("dlog.cli.logs.write", "_Wanted", "key"),  # the same
     # SQL expressions that choose which records of a log are kept:
+    ("spark_integration.commands.compact", "_Wanted", "key"),
     ("spark_integration.pipelines.compacting.compactor", "Compaction", "key"),
     ("spark_integration.pipelines.compacting.manifest", "SnapshotManifest", "key"),
     ("spark_integration.pipelines.compacting.rows", "Wanted", "key"),
 }
-NO_SECRET_OPTIONS = {"dlog pipeline compact --key"}  # an SQL expression
+NO_SECRET_OPTIONS = {
+    "dlog pipeline compact --key",  # an SQL expression
+    "dlog write --key",  # of the records, as their payloads
+}
 
 
 def attrs_classes() -> Iterator[type]:
@@ -193,7 +202,7 @@ def test_a_uri_with_a_secret_is_refused_and_not_quoted(uri: str, opened: Callabl
     error: BaseException | None = caught.value
     while error is not None:
         assert SECRET not in f"{error} {error!r}"
-        error = error.__cause__
+        error = cause_of(error)
 
 
 @pytest.mark.parametrize("uri", WITH_SECRETS)
@@ -259,7 +268,7 @@ def test_an_error_of_a_bookie_quotes_no_secret(line: str, tmp_path: Path) -> Non
     error: BaseException | None = caught.value
     while error is not None:
         assert SECRET not in f"{error} {error!r}"
-        error = error.__cause__
+        error = cause_of(error)
 
 
 def test_an_error_about_a_password_of_a_bookie_does_not_quote_it() -> None:

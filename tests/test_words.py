@@ -14,7 +14,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.places import ROOT
-from tests.source_tree import modules
+from tests.source_tree import Module, modules
+
+pytestmark = pytest.mark.xdist_group("source tree")  # parsed once
 
 # "Behind" is a place in space, or a lag: for time and for order, "after" is plain.
 _BEHIND_IS_RIGHT = (
@@ -30,7 +32,15 @@ BANNED = {
     ),
     "a checker, a verdict": re.compile(r"\bjudgements?\b"),
     "a limit, retries": re.compile(r"\bpatience\b"),
+    "during what, or until when": re.compile(
+        r"\bmeanwhile the\b|\b(?:acknowledged|continues?|fenced|gathers|keeps?|missed|reads?|serves?|takes?|"
+        r"waits?|works?|written)\s+meanwhile\b",
+        re.IGNORECASE,
+    ),
+    "reported, asked, given": re.compile(r"\btold\b"),
 }
+# The docstring of a class names a thing: "The result of a copy", not "What a copy did".
+_OF_A_CLASS = re.compile(r"(?:What|Who|Whoever|That which)\b")
 NAMES = re.compile(r"\b_?(?:judge_ledger|judge_fragment|patience)\b", re.IGNORECASE)
 _CODE = re.compile(r"```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 
@@ -52,15 +62,15 @@ def faults(text: str) -> list[str]:
     return found
 
 
-def _comments_and_docstrings(text: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _comments_and_docstrings(module: Module) -> Iterator[tuple[int, str]]:
     docstrings = {
         node.value.lineno
-        for node in ast.walk(tree)
+        for node in module.nodes
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     }
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
         is_docstring = token.type == tokenize.STRING and token.start[0] in docstrings
         if token.type == tokenize.COMMENT or is_docstring:
             yield token.start[0], token.string
@@ -78,8 +88,18 @@ def test_comments_and_docstrings_are_plain() -> None:
     wrong = [
         f"{module.path}:{line}: {fault}"
         for module in modules()
-        for line, text in _comments_and_docstrings(module.text, module.tree)
+        for line, text in _comments_and_docstrings(module)
         for fault in faults(text)
+    ]
+    assert wrong == []
+
+
+def test_the_docstring_of_a_class_names_a_thing() -> None:
+    wrong = [
+        f"{module.path}:{node.lineno}: {node.name}"
+        for module in modules()
+        for node in module.nodes
+        if isinstance(node, ast.ClassDef) and _OF_A_CLASS.match(ast.get_docstring(node) or "")
     ]
     assert wrong == []
 
@@ -97,6 +117,9 @@ def test_names_are_those_of_the_field() -> None:
         "A connection is closed after so long.",
         "It waits so long for a round.",
         "The judgement of histories.",
+        "A bookie is told which ledgers exist.",
+        "Nothing is acknowledged\nmeanwhile.",
+        "Meanwhile the loop serves no peer.",
     ],
 )
 def test_a_sentence_that_makes_a_reader_stop_is_found(text: str) -> None:
@@ -111,6 +134,7 @@ def test_a_sentence_that_makes_a_reader_stop_is_found(text: str) -> None:
         "It waits as long as the disk is full.",
         "So many viewers cost as much as one.",
         "See `test_a_writer_goes_on`.",
+        "A ledger that was deleted meanwhile is left out.",
     ],
 )
 def test_a_plain_sentence_is_left_alone(text: str) -> None:

@@ -10,7 +10,6 @@ Source: TLSContextFactory.java, FileModifiedTimeReloader.java; docs/protocol.md 
 
 from __future__ import annotations
 
-import logging
 import ssl
 from collections.abc import Callable
 from typing import Protocol
@@ -20,9 +19,10 @@ import trio
 from bookie.auth.authentication import AuthProvider
 from bookie.auth.tls import TlsConfig, server_context
 from bookie.errors import BookieConfigError
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import failure_domain
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class ReloadedFiles(Protocol):

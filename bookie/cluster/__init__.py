@@ -1,7 +1,6 @@
 """A bookie as a member of a cluster: joining it, being listed, leaving it.
 
-Inside: registration, the check before a start, the binding to one metadata store, erasing a cluster,
-auto-recovery in this process.
+Inside: registration, the check before a start, erasing a cluster, auto-recovery in this process.
 Not inside: whose disks they are (``bookie.identity``), serving requests (``bookie.requests``).
 Entry point: ``begin_startup_check``.
 """

@@ -59,7 +59,7 @@ class ClusterAccess:
         """A client of all bookies and its session. Leaving the block ends both.
 
         Raises:
-            NamespaceError: The metadata store cannot be reached.
+            MetadataError: The metadata store cannot be reached.
         """
         async with (
             self.open_store() as store,

@@ -11,7 +11,6 @@ docs/autorecovery.md.
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -23,16 +22,17 @@ import trio
 from bookie.cluster.access import ClusterAccess
 from ledger.config import ClientConfig
 from ledger.errors import LedgerError
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from ledger.placement.config import PlacementConfig
 from ledger.replication import AutoRecovery, AutoRecoveryStats, ReplicationConfig
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.runtime.tasks.task_errors import first_error
 
 PAUSE_MIN_S = 1.0
 PAUSE_MAX_S = 60.0
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -85,7 +85,7 @@ async def _logged(pause_s: float) -> AsyncIterator[None]:
     """Log a failure of the block; a cancellation passes, also one that comes together with a failure."""
     try:
         yield
-    except* (LedgerError, NamespaceError) as expected:
+    except* (LedgerError, MetadataError) as expected:
         cause = first_error(expected)
         log.warning("auto-recovery in this bookie failed; it begins again in %g s: %s", pause_s, cause)
     except* Exception as group:

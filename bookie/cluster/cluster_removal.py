@@ -59,7 +59,7 @@ async def format_cluster(store: MetadataStore, root: str, layout: Layout, instan
     Raises:
         ClusterInUseError: A bookie is registered; nothing was changed.
         BookieConfigError: The root does not exist, or has a child of another program; nothing was changed.
-        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.MetadataError: The metadata store failed.
     """
     children = await _check_idle(store, root)
     await _erase(store, root, children - {AVAILABLE})
@@ -82,7 +82,7 @@ async def nuke_cluster(store: MetadataStore, root: str, instance_id: str | None)
 
     Raises:
         ClusterInUseError, BookieConfigError: As ``format_cluster``, or the instance id is another one.
-        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.MetadataError: The metadata store failed.
     """
     children = await _check_idle(store, root)
     found = await read_instance_id(store, root)

@@ -8,15 +8,14 @@ Source: ZKMetadataDriverBase.java, AbstractZkLedgerManagerFactory.java; docs/met
 
 from __future__ import annotations
 
-import logging
-
 from bookie.errors import BookieConfigError
 from ledger.catalog.paths import AVAILABLE, INSTANCE_ID, LAYOUT, READONLY, Layout, decode_layout
 from ledger.errors import MetadataFormatError
 from ledger.metadata_store.errors import NodeExistsError, NoNodeError
 from ledger.metadata_store.store import Create, MetadataStore, parent_of
+from ledger.runtime.log_lines import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 async def prepare_cluster_root(store: MetadataStore, root: str, layout: Layout | None) -> Layout:

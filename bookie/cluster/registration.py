@@ -10,7 +10,6 @@ Source: ZKRegistrationManager.java, BookieStateManager.java; docs/metadata.md 7.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
@@ -20,19 +19,20 @@ from bookie.errors import RegistrationError
 from ledger.catalog.connection_retry import retry_lost_connection
 from ledger.catalog.paths import READONLY, available_path, readonly_path
 from ledger.metadata_store.errors import (
-    NamespaceError,
+    MetadataError,
     NodeExistsError,
     NoNodeError,
     SessionExpiredError,
 )
 from ledger.metadata_store.store import MetadataStore, SessionState
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import failure_domain, report_contained
 
 OpenStore = Callable[[], AbstractAsyncContextManager[MetadataStore]]
 _RETRY_S = 1.0
 _EXPIRY_MARGIN_S = 2.0  # a server notices the end of a session at its next tick
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Registration:
@@ -108,7 +108,7 @@ class Registration:
             async with self._changing:
                 await self._remove(self._writable_path)
                 await self._remove(self._readonly_path)
-        except NamespaceError as exc:
+        except MetadataError as exc:
             log.warning("bookie %s could not be withdrawn: %s", self._bookie_id, exc)
 
     async def keep(self, open_store: OpenStore) -> None:

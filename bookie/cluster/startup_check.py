@@ -28,7 +28,6 @@ Source: EmbeddedServer.java, DataIntegrityCookieValidation.java; docs/storage-fo
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -54,11 +53,12 @@ from bookie.storage.config import StorageConfig
 from bookie.storage.storage import Storage
 from ledger.catalog.connection_retry import retry_lost_connection
 from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.log_lines import get_logger
 
 if TYPE_CHECKING:
     from bookie.disk.disk import Disk
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 START_RETRY_S = 30.0  # a lost connection must not end a start; as long as the listing for limbo
 NEW = "the bookie is new: another one may have had its id"
@@ -105,7 +105,7 @@ class StartupCheck:
         Raises:
             LedgerListingError: The metadata store failed before all ledgers were listed.
             CookieError: Another process registered the bookie meanwhile.
-            DirectoryError, StorageFailedError, NamespaceError: The disks or the metadata store failed.
+            DirectoryError, StorageFailedError, MetadataError: The disks or the metadata store failed.
         """
         disk, check = self._disk, self._check
         bookie_id = check.cookie.bookie_id
@@ -184,7 +184,7 @@ async def begin_startup_check(
     Raises:
         CookieError: The disks, the configuration and the metadata store disagree. Nothing was changed.
         DirectoryError: A directory cannot be created, read or written.
-        NamespaceError: The metadata store failed. A lost connection was tried again for ``START_RETRY_S``.
+        MetadataError: The metadata store failed. A lost connection was tried again for ``START_RETRY_S``.
     """
     config, store = config or StartupCheckConfig(), nodes.session()
     check = await retry_lost_connection(

@@ -5,6 +5,7 @@ Not inside: the classes of the parts and their defaults, which stand beside the 
 ``load_config``.
 """
 
-from bookie.config.bookie_config import BookieConfig, load_config
+from bookie.config.bookie_config import load_config
+from bookie.config.classes import BookieConfig
 
 __all__ = ["BookieConfig", "load_config"]

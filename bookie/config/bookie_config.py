@@ -1,7 +1,7 @@
-"""The configuration of a bookie: Apache's ``bk_server.conf``, read into one small frozen class for each part.
+"""Apache's ``bk_server.conf``, read into the configuration of a bookie.
 
-Inside: the classes, the defaults, the reading of a file. Not inside: the syntax (``properties``), the table
-of keys (``config.keys``), typed values (``settings``).
+Inside: reading a file, and keys that depend on one another. Not inside: the syntax (``properties``), the
+plain keys (``table``), typed values (``settings``), the classes (``classes``).
 Always: an error or ``warnings`` names each key that has no effect. It is an error if ignoring the key
 would weaken a promise: access control, permission to write.
 
@@ -10,7 +10,6 @@ Source: ServerConfiguration.java, conf/bk_server.conf; docs/protocol.md 10.3.
 
 from __future__ import annotations
 
-import getpass
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,47 +17,54 @@ from typing import Any
 
 import attrs
 
-from bookie.auth.tls import TlsConfig
 from bookie.cluster.autorecovery import AutoRecoveryConfig
 from bookie.cluster.startup_check import StartupCheckConfig
-from bookie.config.admin_config import AdminConfig, read_admin
-from bookie.config.autorecovery_settings import read_auto_recovery
-from bookie.config.gc_settings import read_compaction, read_gc, read_new_ledgers, read_per_ledger_logs
+from bookie.config.admin_config import AdminConfig, AdminTls
+from bookie.config.classes import BookieConfig, DirectoryConfig, MetadataConfig
 from bookie.config.key_check import check_keys
-from bookie.config.properties import PropertiesError, Setting, parse_properties
+from bookie.config.properties import FileSetting, PropertiesError, parse_properties
 from bookie.config.security_settings import (
+    read_authentication,
     read_client_authentication,
     read_permissions,
     read_tls,
+    read_tls_required,
     refuse_unobeyed,
 )
-from bookie.config.server_settings import read_server
 from bookie.config.settings import Settings, holds_secret
 from bookie.damage.scrubber import ScrubConfig
-from bookie.disk.descriptor_limit import descriptor_limit
+from bookie.disk.descriptor_limit import connections_below_limit, descriptor_limit
 from bookie.disk.fullness import FullnessConfig
-from bookie.entrylog.reader import READ_BYTES_MAX
+from bookie.entrylog.writer import PerLedgerConfig
 from bookie.errors import BookieConfigError
 from bookie.gc.collector import GcConfig
-from bookie.healing.integrity import IntegrityConfig
+from bookie.gc.compaction_rules import CompactionConfig
 from bookie.identity.address import AddressConfig
 from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.index.page_cache import PageIndexConfig
 from bookie.journal.files import JournalConfig
 from bookie.journal.format import ALIGNMENT_BYTES
 from bookie.requests.new_ledgers import NewLedgersConfig
-from bookie.requests.permissions import PermissionsConfig
 from bookie.server.config import ServerConfig
 from bookie.storage.config import StorageConfig
 from bookie.storage.entry_reads import ReadConfig
-from ledger.auth.sasl import SaslAuth
 from ledger.catalog.paths import Layout
 from ledger.errors import LocationError
 from ledger.metadata_store.errors import InvalidPathError, InvalidStoreAddressError
 from ledger.metadata_store.service_uri import ServiceUri, parse_metadata_service_uri
 from ledger.metadata_store.store import check_path
+from ledger.placement.config import (
+    AnnouncedLocations,
+    LocationSource,
+    PlacementConfig,
+    PlacementPolicy,
+    ScriptLocations,
+)
 from ledger.placement.topology import parse_location
+from ledger.replication import ReplicationConfig
+from ledger.runtime.own_user import own_user
 from ledger.runtime.secret_file import SecretFileError, SecretOf, check_secret
+from ledger.settings import default_of
 
 _MIB = 1 << 20
 _INDEX_PAGES_BYTES = 64 * _MIB
@@ -67,54 +73,13 @@ _INDEX_KINDS = {
     "SortedLedgerStorage": IndexKind.PAGES,
     "InterleavedLedgerStorage": IndexKind.PAGES,
 }
+_POLICIES = {
+    "RackawareEnsemblePlacementPolicy": PlacementPolicy.RACK_AWARE,
+    "RegionAwareEnsemblePlacementPolicy": PlacementPolicy.REGION_AWARE,
+    "DefaultEnsemblePlacementPolicy": PlacementPolicy.RANDOM,
+}
+_SCRIPT = "ScriptBasedMapping"
 _LAYOUTS = {layout.uri_name: layout for layout in Layout if layout.uri_name}
-
-
-@attrs.frozen(kw_only=True)
-class MetadataConfig:
-    """The metadata store of the cluster."""
-
-    hosts: str  # ZooKeeper's connect string
-    ledgers_root: str = "/ledgers"
-    layout: Layout | None = None  # None: the layout of the cluster
-    session_timeout_ms: int = 10_000
-
-
-@attrs.frozen(kw_only=True)
-class DirectoryConfig:
-    """The directories as written in the file; the cookie has the same text."""
-
-    journal: tuple[str, ...]
-    ledger: tuple[str, ...]
-    index: tuple[str, ...] = ()
-
-
-@attrs.frozen(kw_only=True)
-class BookieConfig:
-    """The whole configuration of one bookie."""
-
-    metadata: MetadataConfig
-    directories: DirectoryConfig
-    storage: StorageConfig
-    startup_check: StartupCheckConfig = attrs.field(factory=StartupCheckConfig)
-    integrity: IntegrityConfig = attrs.field(factory=IntegrityConfig)
-    address: AddressConfig = attrs.field(factory=AddressConfig)
-    server: ServerConfig = attrs.field(factory=ServerConfig)
-    tls: TlsConfig | None = None
-    secrets_refresh_s: float = 0  # certificates and secrets are read again so often; 0: on SIGHUP only
-    permissions: PermissionsConfig | None = None  # None: authenticated peers may do everything
-    client_auth: SaslAuth | None = None  # for reading from other bookies
-    fullness: FullnessConfig = attrs.field(factory=FullnessConfig)
-    read_only: bool = False
-    persist_status: bool = False  # keep over restarts whether it was read-only
-    sync_adds: bool = True
-    network_location: str | None = None  # announced for placement by racks; Apache has no such key
-    admin: AdminConfig | None = None  # HTTP for operators
-    auto_recovery: AutoRecoveryConfig | None = None  # in this process; None: only elsewhere
-    gc: GcConfig = attrs.field(factory=GcConfig)
-    new_ledgers: NewLedgersConfig = attrs.field(factory=NewLedgersConfig)
-    shown: Mapping[str, str] = attrs.field(factory=dict, repr=False, eq=False)  # the file, without secrets
-    warnings: tuple[str, ...] = ()  # to be logged at the start, such as keys without effect
 
 
 def load_config(
@@ -173,39 +138,36 @@ def parse_config(
         raise BookieConfigError(f"{source}, {exc}") from exc
     if with_auto_recovery:
         key = "autoRecoveryDaemonEnabled"
-        parsed[key] = Setting(("true",), parsed[key].line if key in parsed else 1)
+        parsed[key] = FileSetting(("true",), parsed[key].line if key in parsed else 1)
     return build_config(parsed, source, strict=strict)
 
 
-def build_config(parsed: Mapping[str, Setting], source: str, *, strict: bool = False) -> BookieConfig:
+def build_config(parsed: Mapping[str, FileSetting], source: str, *, strict: bool = False) -> BookieConfig:
     """The configuration of parsed keys. Raises as ``load_config``."""
     settings = Settings(source, parsed)
     warnings = check_keys(settings, source, parsed, strict=strict)
     _refuse_unsafe_keys(settings, warnings)
     directories = _directories(settings)
     storage = _storage(settings, directories)
+    startup_check = settings.fill(StartupCheckConfig)
     return BookieConfig(
+        **settings.values_of(BookieConfig),
         metadata=_metadata(settings),
         directories=directories,
         storage=storage,
-        startup_check=_startup_check(settings),
+        startup_check=startup_check,
         address=_address(settings),
-        server=read_server(settings, storage),
+        server=_server(settings, storage),
         tls=read_tls(settings),
-        secrets_refresh_s=settings.integer(
-            "tlsCertFilesRefreshDurationSeconds", 0, most=2**31 - 1, unit="seconds"
-        ),
         permissions=read_permissions(settings),
         client_auth=read_client_authentication(settings),
         fullness=_fullness(settings),
-        read_only=settings.boolean("forceReadOnlyBookie", False),
-        persist_status=settings.boolean("persistBookieStatusEnabled", False),
-        sync_adds=settings.boolean("journalSyncData", True),
+        sync_adds=startup_check.sync_adds,
         network_location=_network_location(settings),
-        admin=read_admin(settings),
-        auto_recovery=read_auto_recovery(settings, warnings),
-        gc=read_gc(settings),
-        new_ledgers=read_new_ledgers(settings),
+        admin=_admin(settings),
+        auto_recovery=_auto_recovery(settings, warnings),
+        gc=settings.fill(GcConfig),
+        new_ledgers=settings.fill(NewLedgersConfig),
         shown=settings.shown_values(),
         warnings=tuple(warnings),
     )
@@ -213,31 +175,29 @@ def build_config(parsed: Mapping[str, Setting], source: str, *, strict: bool = F
 
 def _refuse_unsafe_keys(settings: Settings, warnings: list[str]) -> None:
     warnings += refuse_unobeyed(settings)
-    if not settings.boolean("dataIntegrityChecking", True):
+    if not settings.value("dataIntegrityChecking"):
         warnings.append(
             "dataIntegrityChecking=false: if its disks have lost acknowledged entries, this bookie denies"
             " them, and recoveries close ledgers without them"
         )
-    if settings.boolean("skipReplayJournalInvalidRecord", False):
+    if settings.value("skipReplayJournalInvalidRecord"):
         warnings.append(
             "skipReplayJournalInvalidRecord=true: the replay skips damage in the journal, so each start puts"
             " all ledgers in limbo and copies the missing entries; remove it after one start"
         )
-    if not settings.boolean("journalWriteData", True):
+    if not settings.value("journalWriteData"):
         warnings.append("journalWriteData=false: has no effect; the journal is always written")
-    if not settings.boolean("useTransactionalCompaction", True):
+    if not settings.value("useTransactionalCompaction"):
         warnings.append("useTransactionalCompaction=false: has no effect; compaction is always transactional")
-    if not settings.boolean("journalSyncData", True):
+    if not settings.value("journalSyncData"):
         warnings.append(
             "journalSyncData=false: adds are acknowledged before they are synced; a power failure loses"
             " acknowledged entries of this bookie"
         )
     users = settings.texts("permittedStartupUsers")
-    if users and getpass.getuser() not in users:
-        raise settings.error(
-            "permittedStartupUsers", f"the user who starts it, {getpass.getuser()}, to be in it"
-        )
-    if settings.boolean("disableServerSocketBind", False):
+    if users and own_user() not in users:
+        raise settings.error("permittedStartupUsers", f"the user who starts it, {own_user()}, to be in it")
+    if settings.value("disableServerSocketBind"):
         raise settings.error("disableServerSocketBind", "false: this bookie always listens on bookiePort")
 
 
@@ -250,8 +210,7 @@ def _network_location(settings: Settings) -> str | None:
 
 
 def _metadata(settings: Settings) -> MetadataConfig:
-    timeout_ms = settings.integer("zkTimeout", 10_000, least=100, most=2**31 - 1, unit="milliseconds")
-    root = settings.text("zkLedgersRootPath") or "/ledgers"
+    root = settings.value("zkLedgersRootPath")
     hosts = settings.texts("zkServers")
     manager = settings.text("ledgerManagerFactoryClass") or settings.text("ledgerManagerType")
     # Apache's reader splits the value at commas and loses all hosts but the first. Here all hosts count.
@@ -282,9 +241,7 @@ def _metadata(settings: Settings) -> MetadataConfig:
                 else "ledgerManagerType"
             )
             raise settings.error(key, f"one of {', '.join(sorted(_LAYOUTS))} or its factory's class")
-    return MetadataConfig(
-        hosts=uri.hosts, ledgers_root=uri.ledgers_root, layout=layout, session_timeout_ms=timeout_ms
-    )
+    return settings.fill(MetadataConfig, hosts=uri.hosts, ledgers_root=uri.ledgers_root, layout=layout)
 
 
 def _directories(settings: Settings) -> DirectoryConfig:
@@ -316,126 +273,66 @@ def _directories(settings: Settings) -> DirectoryConfig:
     )
 
 
-def _startup_check(settings: Settings) -> StartupCheckConfig:
-    return StartupCheckConfig(
-        allow_expansion=settings.boolean("allowStorageExpansion", False),
-        replace_lost_directories=settings.boolean("dataIntegrityStampMissingCookies", False),
-        # Apache's default is false: then a bookie that lost its disk makes recoveries cut off entries.
-        limbo=settings.boolean("dataIntegrityChecking", True),
-        sync_adds=settings.boolean("journalSyncData", True),
-    )
-
-
 def _storage(settings: Settings, directories: DirectoryConfig) -> StorageConfig:
-    most = 2**31 - 1
-    config = StorageConfig(
-        journal_directories=_paths(directories.journal),
-        ledger_directories=_paths(directories.ledger),
-        index_directories=_paths(directories.index),
-        entry_log_bytes_max=settings.integer("logSizeLimit", 1 << 30, least=8192, most=1 << 30, unit="bytes"),
-        sync_interval_s=_sync_interval_s(settings),
-        flush_interval_s=settings.integer("flushInterval", 10_000, least=1, unit="milliseconds") / 1000,
-        reads=_reads(settings, directories),
-        scrub=_scrub(settings),
-        skip_damaged_journal=settings.boolean("skipReplayJournalInvalidRecord", False),
-        index=_index(settings, len(directories.ledger)),
-        compaction=read_compaction(settings),
-        per_ledger_logs=read_per_ledger_logs(settings),
-    )
-    cache_bytes = settings.integer(
-        "skipListSizeLimit", config.write_cache_bytes_max, least=1 << 16, unit="bytes"
-    )
-    queue_mib = settings.integer("journalMaxMemorySizeMb", 0, least=1, most=most, unit="MiB")
-    return attrs.evolve(
-        config,
-        journal=_journal(settings),
-        write_cache_bytes_max=cache_bytes,
-        journal_queue_bytes_max=queue_mib * _MIB or config.journal_queue_bytes_max,
-    )
-
-
-def _sync_interval_s(settings: Settings) -> float | None:
-    """The longest time before written adds are synced; None if each add is synced before its reply."""
-    interval_ms = settings.integer("journalPageCacheFlushIntervalMSec", 1000, least=1, unit="milliseconds")
-    return None if settings.boolean("journalSyncData", True) else interval_ms / 1000
-
-
-def _journal(settings: Settings) -> JournalConfig:
-    journal = JournalConfig()
-    most = 2**31 - 1
-    file_bytes = settings.integer("journalMaxSizeMB", 0, least=1, most=most, unit="MiB") * _MIB
-    ahead = settings.integer("journalPreAllocSizeMB", 0, least=1, most=most, unit="MiB") * _MIB
-    group_bytes = settings.integer("journalBufferedWritesThreshold", 0, unit="bytes")
-    alignment_bytes = settings.integer("journalAlignmentSize", 512, least=512, most=most, unit="bytes")
-    if ALIGNMENT_BYTES % alignment_bytes:
+    unsynced_s = settings.value("journalPageCacheFlushIntervalMSec")
+    if ALIGNMENT_BYTES % settings.value("journalAlignmentSize"):
         raise settings.error(
             "journalAlignmentSize", f"a divisor of {ALIGNMENT_BYTES}, to which groups are aligned"
         )
-    return attrs.evolve(
-        journal,
-        file_bytes_max=file_bytes or journal.file_bytes_max,
-        backups_max=settings.integer("journalMaxBackups", 5, least=0, most=10_000, unit="files"),
-        preallocate_bytes=ahead or journal.preallocate_bytes,
-        group_bytes_max=min(max(group_bytes or journal.group_bytes_max, 4096), 16 * _MIB),
+    return settings.fill(
+        StorageConfig,
+        journal_directories=_paths(directories.journal),
+        ledger_directories=_paths(directories.ledger),
+        index_directories=_paths(directories.index),
+        # None: each add is synced before its reply.
+        sync_interval_s=None if settings.value("journalSyncData") else unsynced_s,
+        journal=settings.fill(JournalConfig),
+        reads=_reads(settings, directories),
+        scrub=settings.fill(ScrubConfig),
+        index=_index(settings, len(directories.ledger)),
+        compaction=_compaction(settings),
+        per_ledger_logs=_per_ledger_logs(settings),
     )
+
+
+def _per_ledger_logs(settings: Settings) -> PerLedgerConfig | None:
+    """The settings of one entry log for each ledger; None if that is off."""
+    config = settings.fill(PerLedgerConfig)
+    return config if settings.value("entryLogPerLedgerEnabled") else None
 
 
 def _reads(settings: Settings, directories: DirectoryConfig) -> ReadConfig:
-    default = ReadConfig()
-    most = 2**31 - 1
-    cache_mib = settings.integer("dbStorage_readAheadCacheMaxSizeMb", -1, least=-1, most=most, unit="MiB")
-    entries = settings.integer("dbStorage_readAheadCacheBatchSize", -1, least=-1, most=most)
-    ahead = settings.integer("dbStorage_readAheadCacheBatchBytesSize", -1, least=-1, most=most, unit="bytes")
-    return ReadConfig(
-        # Apache's default is a share of the JVM's direct memory; it is divided among the directories.
-        cache_bytes_max=default.cache_bytes_max
-        if cache_mib < 0
-        else cache_mib * _MIB // len(directories.ledger),
-        # Apache's default is 100, since it reads one entry at a time. Here the limit in bytes decides.
-        ahead_entries_max=default.ahead_entries_max if entries < 0 else entries,
-        ahead_bytes_max=default.ahead_bytes_max if ahead < 0 else min(ahead, READ_BYTES_MAX),
-    )
+    config, cache_bytes = settings.fill(ReadConfig), settings.value("dbStorage_readAheadCacheMaxSizeMb")
+    if cache_bytes < 0:
+        return config
+    # Apache's default is a share of the JVM's direct memory; it is divided among the directories.
+    return attrs.evolve(config, cache_bytes_max=cache_bytes // len(directories.ledger))
 
 
 def _index(settings: Settings, directory_count: int) -> IndexConfig:
-    name = settings.text("ledgerStorageClass")
-    # As in Apache's bookie, whose default it is. The chunk index has to be named.
-    kind = _INDEX_KINDS.get((name or "SortedLedgerStorage").rpartition(".")[2])
+    # The default is that of Apache's bookie. The chunk index has to be named.
+    kind = _INDEX_KINDS.get(settings.value("ledgerStorageClass").rpartition(".")[2])
     if kind is None:
         raise settings.error(
             "ledgerStorageClass", f"one of {', '.join(_INDEX_KINDS)}, with or without package"
         )
-    defaults = PageIndexConfig()
-    page_bytes = settings.integer("pageSize", defaults.page_bytes, least=512, most=1 << 20, unit="bytes")
+    page_bytes = settings.value("pageSize")
     if page_bytes % 512:
         raise settings.error("pageSize", "a multiple of 512 bytes")
     # Apache's -1 means a third of the JVM's direct memory, which does not exist here.
-    pages = settings.integer("pageLimit", -1, least=-1)
+    pages = settings.value("pageLimit")
     if pages <= 0:
         pages = max(4, _INDEX_PAGES_BYTES // page_bytes)
-    files = settings.integer("openFileLimit", 0, least=0) or 20_000
+    files = settings.value("openFileLimit") or 20_000
     # Connections, journals and entry logs need descriptors as well.
     files = min(files, max(64, descriptor_limit() // 4))
     return IndexConfig(
         kind=kind,
-        pages=PageIndexConfig(
-            page_bytes=page_bytes,
+        pages=settings.fill(
+            PageIndexConfig,
             pages_max=max(4, pages // directory_count),
             open_files_max=max(1, files // directory_count),
         ),
-    )
-
-
-def _scrub(settings: Settings) -> ScrubConfig:
-    default = ScrubConfig()
-    return ScrubConfig(
-        # Apache's default is never. Here it is a day.
-        interval_s=settings.integer("localScrubInterval", int(default.interval_s), unit="seconds"),
-        bytes_per_s=settings.integer(
-            "localScrubRateByBytes", int(default.bytes_per_s), least=1, unit="bytes a second"
-        ),
-        entries_per_s=settings.integer("localScrubRateLimit", 0, unit="entries a second"),
-        on_start=settings.boolean("localConsistencyCheckOnStartup", False),
     )
 
 
@@ -445,37 +342,189 @@ def _paths(names: tuple[str, ...]) -> Any:
 
 
 def _address(settings: Settings) -> AddressConfig:
-    port = settings.integer("bookiePort", 3181, most=65535)
-    allow_ephemeral = settings.boolean("allowEphemeralPorts", False)
-    if port == 0 and not allow_ephemeral:
+    config, allow_ephemeral = settings.fill(AddressConfig), settings.value("allowEphemeralPorts")
+    if config.port == 0 and not allow_ephemeral:
         raise settings.error("bookiePort", "a port from 1 to 65535; 0 only with allowEphemeralPorts=true")
-    return AddressConfig(
-        bookie_id=settings.text("bookieId"),
-        port=port,
-        interface=settings.text("listeningInterface"),
-        advertised=settings.text("advertisedAddress"),
-        host_name_as_id=settings.boolean("useHostNameAsBookieID", False),
-        short_host_name=settings.boolean("useShortHostName", False),
-        allow_loopback=settings.boolean("allowLoopback", False),
-    )
+    return config
 
 
 def _fullness(settings: Settings) -> FullnessConfig:
-    full = settings.fraction("diskUsageThreshold", 0.95)
-    low = settings.fraction("diskUsageLwmThreshold", full)
-    if low > full:
-        raise settings.error("diskUsageLwmThreshold", f"at most diskUsageThreshold, {full}")
-    space_bytes = settings.integer("minUsableSizeForEntryLogCreation", 1 << 30, unit="bytes")
-    return FullnessConfig(
-        full=full,
-        warn=settings.fraction("diskUsageWarnThreshold", min(0.90, full)),
-        low=low,
-        any_disk=settings.boolean("readOnlyModeOnAnyDiskFullEnabled", True),
-        high_priority_bytes_min=settings.integer(
-            "minUsableSizeForHighPriorityWrites", space_bytes, unit="bytes"
-        ),
-        index_file_bytes_min=settings.integer("minUsableSizeForIndexFileCreation", 100 * _MIB, unit="bytes"),
-        reserve_bytes=settings.integer("flushReserveBytes", FullnessConfig().reserve_bytes, unit="bytes"),
-        check_interval_s=settings.integer("diskCheckInterval", 10_000, least=1, unit="milliseconds") / 1000,
-        may_be_read_only=settings.boolean("readOnlyModeEnabled", True),
+    full = settings.value("diskUsageThreshold")
+    config = settings.fill(
+        FullnessConfig,
+        warn=min(0.90, full),
+        low=full,
+        high_priority_bytes_min=settings.value("minUsableSizeForEntryLogCreation"),
     )
+    if config.low > full:
+        raise settings.error("diskUsageLwmThreshold", f"at most diskUsageThreshold, {full}")
+    return config
+
+
+def _server(settings: Settings, storage: StorageConfig) -> ServerConfig:
+    """The limits of connections."""
+    wait_s = settings.value("waitTimeoutOnResponseBackpressureMs")
+    closes = settings.value("closeChannelOnResponseTimeout")
+    config = settings.fill(
+        ServerConfig,
+        # Unless it may close the connection, Apache drops replies. Here a reply is sent or its connection
+        # ends: replies wait for a slow peer, and its requests wait as long.
+        response_timeout_s=max(wait_s, 0.001) if closes and wait_s >= 0 else None,
+        tls_required=read_tls_required(settings),
+        auth=read_authentication(settings),
+    )
+    return attrs.evolve(
+        config,
+        batch_bytes_max=min(config.batch_bytes_max, config.frame_bytes_max),
+        connections_max=config.connections_max or _connections_max(storage),
+    )
+
+
+def _connections_max(storage: StorageConfig) -> int:
+    """The connections that leave storage its descriptors."""
+    logs, directories = storage.per_ledger_logs, len(storage.ledger_directories)
+    return connections_below_limit(
+        len(storage.journal_directories),
+        directories,
+        (0 if logs is None else logs.open_logs_max)
+        + (storage.index.pages.open_files_max * directories if storage.index.kind is IndexKind.PAGES else 0),
+    )
+
+
+def _admin(settings: Settings) -> AdminConfig | None:
+    """The keys ``httpServer*`` and ``httpPage*``; None: the server is off. Raises ``BookieConfigError``."""
+    config = settings.fill(AdminConfig, tls=_admin_tls(settings))
+    return config if settings.value("httpServerEnabled") else None
+
+
+def _admin_tls(settings: Settings) -> AdminTls | None:
+    stores = settings.values_of(AdminTls)
+    if not settings.value("httpServerTlsEnable"):
+        if "trust_store" in stores and settings.value("httpServerEnabled"):
+            raise settings.error(
+                "httpServerTlsEnable", "true: httpServerTrustStorePath restricts access, but only with TLS"
+            )
+        return None
+    if "key_store" not in stores:
+        raise settings.error(
+            "httpServerTlsEnable",
+            "httpServerKeyStorePath beside it: a store (JKS, PKCS12 or PEM) with the server's key",
+        )
+    return AdminTls(**stores)
+
+
+def _compaction(settings: Settings) -> CompactionConfig:
+    """When and how fast entry logs are compacted.
+
+    Two defaults are not Apache's. Compaction is throttled by bytes unless the file asks for entries: Apache's
+    1,000 entries a second are 1 MB/s of small entries, a fraction of what the bookie takes in at the same
+    time. And compaction is always transactional.
+    """
+    rate_bytes, rate_entries = _compaction_rates(settings)
+    config = settings.fill(CompactionConfig, rate_bytes_per_s=rate_bytes, rate_entries_per_s=rate_entries)
+    _check_compaction(settings, config)
+    return config
+
+
+def _compaction_rates(settings: Settings) -> tuple[float, float | None]:
+    """Bytes per second; entries per second or None. If the latter is set, it replaces the former."""
+    asks, rate_keys = "isThrottleByBytes" in settings, ("compactionRate", "compactionRateByEntries")
+    by_bytes = settings.value("isThrottleByBytes")
+    if not asks:
+        by_bytes = not any(key in settings for key in rate_keys)
+    rate, entries, size_bytes = map(settings.value, (*rate_keys, "compactionRateByBytes"))
+    default_bytes = 1_000_000 if asks else default_of(attrs.fields(CompactionConfig).rate_bytes_per_s)
+    return size_bytes or default_bytes, None if by_bytes else entries or rate
+
+
+def _check_compaction(settings: Settings, config: CompactionConfig) -> None:
+    """Refuse the contradictions that Apache's bookie refuses."""
+    minor = config.minor_threshold > 0 and config.minor_interval_s > 0
+    major = config.major_threshold > 0 and config.major_interval_s > 0
+    wait_s = settings.value("gcWaitTime")
+    for is_on, key, interval_s in (
+        (minor, "minorCompactionInterval", config.minor_interval_s),
+        (major, "majorCompactionInterval", config.major_interval_s),
+    ):
+        if is_on and interval_s < wait_s:
+            raise settings.error(
+                _first_set(settings, key, "gcWaitTime"),
+                f"{key} ({interval_s:g} s) to be at least gcWaitTime ({wait_s:g} s)",
+            )
+    if minor and major and config.minor_interval_s >= config.major_interval_s:
+        raise settings.error(
+            _first_set(settings, "minorCompactionInterval", "majorCompactionInterval"),
+            f"minorCompactionInterval ({config.minor_interval_s:g} s) to be less than majorCompactionInterval"
+            f" ({config.major_interval_s:g} s)",
+        )
+    if minor and major and config.minor_threshold >= config.major_threshold:
+        raise settings.error(
+            _first_set(settings, "minorCompactionThreshold", "majorCompactionThreshold"),
+            f"minorCompactionThreshold ({config.minor_threshold}) to be less than majorCompactionThreshold"
+            f" ({config.major_threshold})",
+        )
+
+
+def _first_set(settings: Settings, *keys: str) -> str:
+    """The key whose line the error message shows."""
+    return next((key for key in keys if key in settings), keys[0])
+
+
+def _auto_recovery(settings: Settings, warnings: list[str]) -> AutoRecoveryConfig | None:
+    """Auto-recovery in this process; None if it is off.
+
+    Args:
+        warnings: Gets what is replaced by something else, if auto-recovery is on. A class of placement or of
+            locations that is not known here is replaced by rack-aware placement by announced locations.
+    """
+    is_on = settings.value("autoRecoveryDaemonEnabled")
+    found: list[str] = []
+    config = AutoRecoveryConfig(
+        replication=settings.fill(ReplicationConfig), placement=_placement(settings, found)
+    )
+    if is_on:
+        warnings += found
+    return config if is_on else None
+
+
+def _placement(settings: Settings, warnings: list[str]) -> PlacementConfig:
+    name = settings.value("ensemblePlacementPolicy")
+    policy = _POLICIES.get(name.rpartition(".")[2])
+    if policy is None:
+        policy = PlacementPolicy.RACK_AWARE
+        warnings.append(
+            f"ensemblePlacementPolicy={name}: is not known here; auto-recovery places replicas rack-aware"
+        )
+    locations = _locations(settings, warnings)
+    enforce_racks = settings.value("enforceMinNumRacksPerWriteQuorum")
+    regions = tuple(
+        filter(
+            None, map(str.strip, ",".join(settings.texts("reppRegionsToWrite")).replace(";", ",").split(","))
+        )
+    )
+    regions_min = settings.value("reppMinimumRegionsForDurability")
+    is_regional = policy is PlacementPolicy.REGION_AWARE
+    if is_regional and 0 < len(regions) < regions_min:
+        raise settings.error("reppRegionsToWrite", f"at least {regions_min} regions")
+    return settings.fill(
+        PlacementConfig,
+        policy=policy,
+        locations=locations,
+        enforce_racks=enforce_racks and policy is not PlacementPolicy.RANDOM,
+        regions=regions if is_regional else (),
+        regions_min=regions_min if is_regional and regions else None,
+    )
+
+
+def _locations(settings: Settings, warnings: list[str]) -> LocationSource:
+    name = settings.value("reppDnsResolverClass")
+    script = settings.text("networkTopologyScriptFileName")
+    hosts_max = settings.value("networkTopologyScriptNumberArgs")
+    if name.rpartition(".")[2] != _SCRIPT:
+        warnings.append(
+            f"reppDnsResolverClass={name}: is not known here; auto-recovery uses the networkLocation that"
+            " each bookie announces"
+        )
+    elif script is not None:
+        return ScriptLocations(path=script, arguments_max=hosts_max)
+    return AnnouncedLocations()

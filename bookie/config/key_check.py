@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bookie.config.keys import REFUSAL, Fate, group_of, may_protect, nearest_key
-from bookie.config.properties import Setting
+from bookie.config.properties import FileSetting
 from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
 
 
 def check_keys(
-    settings: Settings, source: str, parsed: Mapping[str, Setting], *, strict: bool = False
+    settings: Settings, source: str, parsed: Mapping[str, FileSetting], *, strict: bool = False
 ) -> list[str]:
     """The warnings about keys, in the order for a log.
 
@@ -52,7 +52,7 @@ def check_keys(
     ]
 
 
-def is_same_as_ours(key: str, parsed: Mapping[str, Setting]) -> bool:
+def is_same_as_ours(key: str, parsed: Mapping[str, FileSetting]) -> bool:
     """Whether a key of the client's trust store says what the key of the bookie's own says."""
     ours = parsed.get(f"tls{key.removeprefix('client')}")
     return ours is not None and ours.first == parsed[key].first

@@ -3,8 +3,8 @@
 A file written for Apache's bookie must work unchanged, and a misspelt key must not pass unnoticed. So each
 key of ``bk_server.conf`` has exactly one fate, and a key that has none is unknown.
 
-Inside: names, fates and reasons. Not inside: values and defaults (``bookie_config``), what an unknown key
-does (``key_check``).
+Inside: fates and reasons, the names of the keys that are not obeyed. Not inside: the keys that are obeyed
+(``table``), what an unknown key does (``key_check``).
 
 Source: ServerConfiguration.java, AbstractConfiguration.java, ClientConfiguration.java, conf/bk_server.conf.
 """
@@ -18,9 +18,11 @@ import re
 
 import attrs
 
+from bookie.config.table import AUTO_RECOVERY, KEYS, SUPPORTED
+
 
 class Fate(enum.Enum):
-    """What this bookie does with a key. The value is the word in tables and JSON."""
+    """The way in which this bookie treats a key. The value is the word in tables and JSON."""
 
     OBEYED = "obeyed"
     WITHOUT_EFFECT = "without effect"  # nothing is lost by that: a warning
@@ -41,52 +43,6 @@ class KeyGroup:
     reason: str
     names: frozenset[str]
 
-
-# Used as Apache's bookie uses them.
-SUPPORTED = _names(
-    """
-    metadataServiceUri zkServers zkLedgersRootPath ledgerManagerType ledgerManagerFactoryClass zkTimeout
-    bookieId bookiePort listeningInterface advertisedAddress allowLoopback allowEphemeralPorts
-    useHostNameAsBookieID useShortHostName permittedStartupUsers networkLocation autoRecoveryDaemonEnabled
-    nettyMaxFrameSizeBytes maxBatchReadSize serverSockKeepalive serverWriteBufferHighWaterMark
-    maxAddsInProgressLimit maxReadsInProgressLimit closeChannelOnResponseTimeout
-    waitTimeoutOnResponseBackpressureMs serverMaxMemorySizeMb
-    maxPendingReadRequestsPerThread maxPendingAddRequestsPerThread maxLongPolls maxLongPollsPerConnection
-    maxConnections firstFrameTimeoutMs frameTimeoutMs
-    journalDirectories journalDirectory ledgerDirectories indexDirectories allowStorageExpansion
-    journalSyncData journalPageCacheFlushIntervalMSec journalMaxSizeMB journalMaxBackups
-    journalPreAllocSizeMB journalAlignmentSize journalBufferedWritesThreshold
-    journalMaxMemorySizeMb skipReplayJournalInvalidRecord
-    ledgerStorageClass pageSize pageLimit openFileLimit
-    flushInterval logSizeLimit skipListSizeLimit minUsableSizeForEntryLogCreation
-    entryLogPerLedgerEnabled maximumNumberOfActiveEntryLogs entrylogMapAccessExpiryTimeInSeconds
-    gcWaitTime gcOverreplicatedLedgerWaitTime gcMetadataOpRateLimit isForceGCAllowWhenNoSpace
-    minorCompactionThreshold minorCompactionInterval minorCompactionMaxTimeMillis
-    majorCompactionThreshold majorCompactionInterval majorCompactionMaxTimeMillis
-    useTargetEntryLogSizeForGc useTransactionalCompaction forceAllowCompaction
-    isThrottleByBytes compactionRate compactionRateByEntries compactionRateByBytes compactionReserveBytes
-    unconfirmedLedgersMax newLedgersPerSecondMax unconfirmedLedgerGraceSeconds
-    policyNamespaces policyCacheSeconds
-    readOnlyModeEnabled readOnlyModeOnAnyDiskFullEnabled forceReadOnlyBookie diskUsageThreshold
-    diskUsageWarnThreshold diskUsageLwmThreshold diskCheckInterval minUsableSizeForHighPriorityWrites
-    minUsableSizeForIndexFileCreation persistBookieStatusEnabled flushReserveBytes
-    dbStorage_readAheadCacheMaxSizeMb dbStorage_readAheadCacheBatchSize dbStorage_readAheadCacheBatchBytesSize
-    localScrubInterval localScrubRateLimit localScrubRateByBytes localConsistencyCheckOnStartup
-    httpServerEnabled httpServerPort httpServerHost httpServerTlsEnable httpServerTokenPath
-    httpPageNamespace httpPageRecords
-    httpServerAllowedHosts httpServerKeyStorePath httpServerKeyStorePassword httpServerTrustStorePath
-    httpServerTrustStorePassword
-    tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath
-    tlsTrustStoreType tlsTrustStore tlsTrustStorePasswordPath tlsCertificatePath tlsEnabledCipherSuites
-    tlsEnabledProtocols tlsRequired tlsCertFilesRefreshDurationSeconds tlsHostnameVerificationEnabled
-    disableServerSocketBind
-    bookieAuthProviderFactoryClass authorizedRoles zkEnableSecurity authTokenFile
-    clientAuthProviderFactoryClass java.security.auth.login.config
-    saslJaasBookieSectionName saslJaasAuditorSectionName saslJaasClientAllowedIds
-    dataIntegrityChecking dataIntegrityStampMissingCookies
-    journalWriteData
-    """
-)
 
 _OF_JAVA = _names(
     """
@@ -163,20 +119,6 @@ _OF_OTHER_PROGRAMS = _names(
     """
 )
 
-# Used by auto-recovery as Apache's auditor and worker use them.
-AUTO_RECOVERY = _names(
-    """
-    lostBookieRecoveryDelay auditorPeriodicBookieCheckInterval auditorPeriodicCheckInterval
-    auditorLedgerVerificationPercentage openLedgerRereplicationGracePeriod
-    lockReleaseOfFailedLedgerGracePeriod rwRereplicateBackoffMs replicationRateByBytes
-    rereplicationEntryBatchSize auditorPeriodicPlacementPolicyCheckInterval auditorReplicasCheckInterval
-    underreplicatedLedgerRecoveryGracePeriod repairedPlacementPolicyNotAdheringBookieEnabled
-    ensemblePlacementPolicy minNumRacksPerWriteQuorum enforceMinNumRacksPerWriteQuorum reppDnsResolverClass
-    networkTopologyScriptFileName networkTopologyScriptNumberArgs reppRegionsToWrite
-    reppMinimumRegionsForDurability reppEnableDurabilityEnforcementInReplace
-    """
-)
-
 # This bookie has no such feature.
 UNSUPPORTED = _names(
     """
@@ -244,33 +186,8 @@ _OTHERS = next(group for group in GROUPS if group.names is _OF_OTHER_PROGRAMS)
 _UNKNOWN = KeyGroup(Fate.UNKNOWN, "", frozenset())
 _SIMILAR = 0.6  # of difflib: the least ratio of two names that are taken for similar
 
-# Keys that restrict access, protect data, or say which data and which identity are this bookie's. If one of
-# them is misspelt, the bookie does not start: it would run without the protection that was asked for.
-PROTECTING = (
-    _names(
-        """
-    tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath
-    tlsTrustStoreType tlsTrustStore tlsTrustStorePasswordPath tlsCertificatePath tlsEnabledCipherSuites
-    tlsEnabledProtocols tlsRequired tlsCertFilesRefreshDurationSeconds tlsHostnameVerificationEnabled
-    bookieAuthProviderFactoryClass clientAuthProviderFactoryClass authorizedRoles authTokenFile
-    java.security.auth.login.config saslJaasBookieSectionName saslJaasAuditorSectionName
-    saslJaasClientAllowedIds zkEnableSecurity policyNamespaces policyCacheSeconds permittedStartupUsers
-    httpServerHost httpServerTlsEnable httpServerTokenPath httpServerAllowedHosts httpServerKeyStorePath
-    httpServerKeyStorePassword httpServerTrustStorePath httpServerTrustStorePassword
-    journalSyncData journalPageCacheFlushIntervalMSec journalWriteData
-    readOnlyModeEnabled readOnlyModeOnAnyDiskFullEnabled forceReadOnlyBookie persistBookieStatusEnabled
-    diskUsageThreshold diskUsageLwmThreshold minUsableSizeForEntryLogCreation
-    minUsableSizeForIndexFileCreation minUsableSizeForHighPriorityWrites flushReserveBytes
-    compactionReserveBytes
-    dataIntegrityChecking localConsistencyCheckOnStartup localScrubInterval
-    unconfirmedLedgersMax newLedgersPerSecondMax maxConnections
-    journalDirectories journalDirectory ledgerDirectories indexDirectories ledgerStorageClass
-    metadataServiceUri zkServers zkLedgersRootPath
-    bookieId bookiePort listeningInterface advertisedAddress disableServerSocketBind networkLocation
-    """
-    )
-    | REFUSED
-)
+# If one of them is misspelt, the bookie does not start.
+PROTECTING = REFUSED | {one.name for one in KEYS.values() if one.protects}
 _PROTECTING_WORDS = re.compile(
     r"tls|ssl|auth|sasl|jaas|acl|role|permission|polic|secur|passw|secret|token|trust|encrypt|sync|read_?only",
     re.IGNORECASE,

@@ -36,7 +36,7 @@ class PropertiesError(ValueError):
 
 
 @attrs.frozen
-class Setting:
+class FileSetting:
     """The values of one key."""
 
     values: tuple[str, ...] = attrs.field(repr=False)  # may be a password
@@ -50,7 +50,7 @@ class Setting:
         return self.values[0] if self.values else ""
 
 
-def parse_properties(text: str, environment: Mapping[str, str] | None = None) -> dict[str, Setting]:
+def parse_properties(text: str, environment: Mapping[str, str] | None = None) -> dict[str, FileSetting]:
     """Parse a file; the keys are in the order of the file.
 
     Args:
@@ -80,7 +80,7 @@ def parse_properties(text: str, environment: Mapping[str, str] | None = None) ->
                 values.append(_unescape(resolved, line))
                 written.append(part)
                 is_from_environment |= uses_environment
-        settings[key] = Setting(
+        settings[key] = FileSetting(
             tuple(values),
             assignments[0][0],
             len(assignments),

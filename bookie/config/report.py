@@ -15,7 +15,7 @@ import attrs
 from bookie.config.bookie_config import build_config
 from bookie.config.key_check import is_same_as_ours, unknown_key
 from bookie.config.keys import REFUSAL, Fate, group_of, may_protect, nearest_key
-from bookie.config.properties import PropertiesError, Setting, parse_properties
+from bookie.config.properties import FileSetting, PropertiesError, parse_properties
 from bookie.errors import BookieConfigError
 
 # Values in the place of missing or invalid ones, for the check of the other keys.
@@ -69,7 +69,7 @@ def check_text(
     return ConfigReport(keys=keys, problems=(*problems, *value_problems), warnings=warnings)
 
 
-def _report(key: str, setting: Setting) -> KeyReport:
+def _report(key: str, setting: FileSetting) -> KeyReport:
     group = group_of(key)
     return KeyReport(
         key=key,
@@ -80,7 +80,7 @@ def _report(key: str, setting: Setting) -> KeyReport:
     )
 
 
-def _check_values(usable: dict[str, Setting], source: str) -> tuple[list[str], tuple[str, ...]]:
+def _check_values(usable: dict[str, FileSetting], source: str) -> tuple[list[str], tuple[str, ...]]:
     """All invalid values and the warnings. A key with a problem is left out when the rest is checked."""
     problems: list[str] = []
     left_out: list[str] = []
@@ -97,4 +97,4 @@ def _check_values(usable: dict[str, Setting], source: str) -> tuple[list[str], t
             left_out.append(exc.key)
             usable.pop(exc.key, None)
             if exc.key in _NEEDED:
-                usable[exc.key] = Setting((_NEEDED[exc.key],), 0)  # continues with the other keys
+                usable[exc.key] = FileSetting((_NEEDED[exc.key],), 0)  # continues with the other keys

@@ -63,7 +63,7 @@ def _has_provider(settings: Settings) -> bool:
 
 
 def _has_identities(settings: Settings) -> bool:
-    return _has_provider(settings) or settings.boolean("tlsClientAuthentication", False)
+    return _has_provider(settings) or settings.value("tlsClientAuthentication")
 
 
 def _has_policies(settings: Settings) -> bool:
@@ -130,9 +130,6 @@ RESTRICTIONS = (
         " of ZooKeeper could change the nodes",
     ),
 )
-_BOOLEANS = frozenset(
-    {"tlsClientAuthentication", "tlsRequired", "tlsHostnameVerificationEnabled", "zkEnableSecurity"}
-)
 
 
 def refuse_unobeyed(settings: Settings) -> list[str]:
@@ -144,7 +141,7 @@ def refuse_unobeyed(settings: Settings) -> list[str]:
     warnings = []
     for restriction in RESTRICTIONS:
         key = restriction.key
-        is_set = settings.boolean(key, False) if key in _BOOLEANS else settings.text(key) is not None
+        is_set = settings.value(key) is not False and key in settings
         if is_set and not restriction.is_obeyed(settings):
             if restriction.closes:
                 raise settings.error(key, restriction.expectation)
@@ -157,15 +154,8 @@ def refuse_unobeyed(settings: Settings) -> list[str]:
 
 def read_tls(settings: Settings) -> TlsConfig | None:
     """The keys ``tls*``; None without TLS. Raises ``BookieConfigError``."""
-    provider = settings.text("tlsProviderFactoryClass")
-    demand = settings.boolean("tlsClientAuthentication", False)
-    verify_host_names = settings.boolean("tlsHostnameVerificationEnabled", False)
-    key_type = (settings.text("tlsKeyStoreType") or "JKS").upper()
-    trust_type = (settings.text("tlsTrustStoreType") or "JKS").upper()
-    key, certificate = settings.text("tlsKeyStore"), settings.text("tlsCertificatePath")
-    trust, password = settings.text("tlsTrustStore"), settings.text("tlsKeyStorePasswordPath")
-    trust_password = settings.text("tlsTrustStorePasswordPath")
-    ciphers, protocols = settings.texts("tlsEnabledCipherSuites"), settings.texts("tlsEnabledProtocols")
+    provider, files = settings.text("tlsProviderFactoryClass"), settings.values_of(TlsConfig)
+    key_type, trust_type = (settings.value(key).upper() for key in ("tlsKeyStoreType", "tlsTrustStoreType"))
     if provider is None:
         return None
     if _class_name(provider) != _class_name(_TLS_FACTORY):
@@ -173,23 +163,11 @@ def read_tls(settings: Settings) -> TlsConfig | None:
     for name, store_type in (("tlsKeyStoreType", key_type), ("tlsTrustStoreType", trust_type)):
         if store_type not in ("JKS", "PKCS12", "PEM"):
             raise settings.error(name, "PEM, PKCS12 or JKS")
-    if key is None:
+    if "key" not in files:
         raise settings.error("tlsKeyStore", f"the file of the private key, of tlsKeyStoreType {key_type}")
-    if certificate is None and key_type == "PEM":
+    if "certificate" not in files and key_type == "PEM":
         raise settings.error("tlsCertificatePath", "the file of the certificate chain, in PEM")
-    return TlsConfig(
-        key=Path(key),
-        certificate=None if certificate is None else Path(certificate),
-        authorities=None if trust is None else Path(trust),
-        key_password=None if password is None else Path(password),
-        authorities_password=None if trust_password is None else Path(trust_password),
-        key_type=key_type,
-        authorities_type=trust_type,
-        demand_client_certificate=demand,
-        verify_host_names=verify_host_names,
-        protocols=protocols,
-        ciphers=ciphers,
-    )
+    return TlsConfig(key_type=key_type, authorities_type=trust_type, **files)
 
 
 def read_tls_required(settings: Settings) -> bool:
@@ -198,7 +176,7 @@ def read_tls_required(settings: Settings) -> bool:
     ``tlsRequired`` is a key of this bookie. Apache's bookie with ``tlsClientAuthentication`` still serves
     connections in clear text.
     """
-    return settings.boolean("tlsRequired", False) or settings.boolean("tlsClientAuthentication", False)
+    return any(settings.value(key) for key in ("tlsRequired", "tlsClientAuthentication"))
 
 
 def read_authentication(settings: Settings) -> AuthProvider | None:
@@ -210,7 +188,7 @@ def read_authentication(settings: Settings) -> AuthProvider | None:
     if _class_name(name) == _class_name(_ROLES_FACTORY):
         if not roles:
             raise settings.error("authorizedRoles", f"the roles that may connect, for {_PROVIDER}")
-        if not (_has_tls(settings) and settings.boolean("tlsClientAuthentication", False)):
+        if not (_has_tls(settings) and settings.value("tlsClientAuthentication")):
             raise settings.error(
                 _PROVIDER, "tlsClientAuthentication=true beside it: roles are read from client certificates"
             )
@@ -227,8 +205,6 @@ def read_authentication(settings: Settings) -> AuthProvider | None:
 def read_permissions(settings: Settings) -> PermissionsConfig | None:
     """Which policies the bookie obeys; None: none. Raises ``BookieConfigError``."""
     paths = settings.texts("policyNamespaces")
-    defaults = PermissionsConfig(namespaces=())
-    lifetime_s = settings.integer("policyCacheSeconds", int(defaults.lifetime_s), least=10, unit="seconds")
     try:
         namespaces = tuple(dict.fromkeys(check_path(path) for path in paths))
         if "/" in namespaces:
@@ -237,14 +213,15 @@ def read_permissions(settings: Settings) -> PermissionsConfig | None:
         raise settings.error(
             "policyNamespaces", f"paths of namespaces, such as /messaging/shop ({exc})"
         ) from exc
-    return PermissionsConfig(namespaces=namespaces, lifetime_s=lifetime_s) if namespaces else None
+    config = settings.fill(PermissionsConfig, namespaces=namespaces)
+    return config if namespaces else None
 
 
 def read_client_authentication(settings: Settings) -> SaslAuth | None:
     """How this bookie authenticates when it reads from other bookies. Raises ``BookieConfigError``."""
     name = settings.text(_CLIENT_PROVIDER)
     jaas_file = settings.text(JAAS_FILE_KEY)
-    section = settings.text("saslJaasAuditorSectionName") or "Auditor"
+    section = settings.value("saslJaasAuditorSectionName")
     if name is None:
         return None
     if _class_name(name) != _class_name(_CLIENT_SASL_FACTORY):

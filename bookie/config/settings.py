@@ -1,16 +1,20 @@
 """Typed values from a properties file, with errors that name key, value, line and expectation.
 
-Inside: reading one value at a time, and the record of the keys read. Not inside: the known keys (``keys``).
+Inside: reading one value, or an object of the keys that fill its attributes; the record of the keys read.
+Not inside: the rows of keys (``table``).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from bookie.config.properties import Setting
+from bookie.config.properties import FileSetting
+from bookie.config.table import KEYS, KEYS_OF
 from bookie.errors import BookieConfigError
 from ledger.metadata_store.service_uri import without_user_info
+from ledger.settings import kinds
 
 _SECRET = re.compile(r"passw(or)?d$|secret$|token$", re.IGNORECASE)  # a value, not the path of a file
 # Of keys of plug-ins nothing is known. A path of a file is no secret.
@@ -18,11 +22,10 @@ _MAY_BE_SECRET = re.compile(
     r"^(?!.*(path|file|class|location)$).*(passw|secret|token|credential|jaas|plugin)", re.IGNORECASE
 )
 _ADDRESSES = frozenset({"metadataServiceUri", "zkServers"})  # may have a user name and a password
-_TRUE = frozenset({"true", "yes", "on", "t", "y"})
-_FALSE = frozenset({"false", "no", "off", "f", "n"})
+T = TypeVar("T")
 
 
-def holds_secret(settings: Mapping[str, Setting]) -> bool:
+def holds_secret(settings: Mapping[str, FileSetting]) -> bool:
     """True if a file has a password or another secret itself, and not only its name or ``${env:NAME}``."""
     return any(_SECRET.search(key) and one.first and one.written is None for key, one in settings.items())
 
@@ -30,7 +33,7 @@ def holds_secret(settings: Mapping[str, Setting]) -> bool:
 class Settings:
     """One configuration file. A key that is absent or empty gives the default."""
 
-    def __init__(self, source: str, settings: Mapping[str, Setting]) -> None:
+    def __init__(self, source: str, settings: Mapping[str, FileSetting]) -> None:
         self._source = source
         self._settings = settings
         self.keys_read: set[str] = set()
@@ -83,42 +86,38 @@ class Settings:
         self.keys_read.add(key)
         return self._settings[key].values if key in self else ()
 
-    def boolean(self, key: str, default: bool) -> bool:
-        text = self.text(key)
-        if text is None:
-            return default
-        if text.lower() in _TRUE:
-            return True
-        if text.lower() in _FALSE:
-            return False
-        raise self.error(key, "true or false")
-
-    def integer(
-        self, key: str, default: int, *, least: int = 0, most: int = 2**63 - 1, unit: str = ""
-    ) -> int:
-        """A whole number; ``unit`` (bytes, milliseconds ...) is for the error message."""
-        text = self.text(key)
-        if text is None:
-            return default
+    def value(self, key: str) -> Any:
+        """The value of a key as its row says, or the default. Raises ``BookieConfigError``."""
+        self.keys_read.add(key)
+        row = KEYS[key]
+        if key not in self:
+            return row.default
+        values = self._settings[key].values
+        if row.kind is kinds.NAMES:
+            return values
         try:
-            value = int(text)
+            return row.kind.parse(values[0], None)
         except ValueError:
-            value = None
-        if value is None or not least <= value <= most:
-            span = f"from {least} to {most}" if most < 2**31 - 1 else f"of at least {least}"
-            raise self.error(key, f"a whole number {span}" + (f", in {unit}" if unit else ""))
-        return value
+            raise self.error(key, row.kind.expected) from None
 
-    def fraction(self, key: str, default: float, *, may_be_off: bool = False) -> float:
-        """A share from 0 to 1; with ``may_be_off`` also a number below 0, which switches the feature off."""
-        text = self.text(key)
-        if text is None:
-            return default
-        try:
-            value = float(text)
-        except ValueError:
-            value = 2.0
-        if not (value <= 1 and (value >= 0 or may_be_off)):
-            off = "; 0 or less switches it off" if may_be_off else ""
-            raise self.error(key, f"a share from 0 to 1, such as 0.95{off}")
-        return value
+    def values_of(self, owner: type) -> dict[str, Any]:
+        """The attributes of a class that keys of the file give, and those with a default of the bookie."""
+        found = {}
+        for row in KEYS_OF[owner]:
+            if row.name in self:
+                found[row.fills] = self.value(row.name)
+            elif row.usual is not None:
+                found[row.fills] = row.usual
+            self.keys_read.add(row.name)
+        return found
+
+    def fill(self, owner: type[T], **otherwise: Any) -> T:
+        """An object of the class, of the keys that fill it.
+
+        Args:
+            otherwise: Attributes that no key of the file gives, in place of the defaults of the class.
+
+        Raises:
+            BookieConfigError: A value is invalid.
+        """
+        return owner(**(otherwise | self.values_of(owner)))

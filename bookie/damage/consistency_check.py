@@ -36,7 +36,7 @@ _DENSE_BYTES = 8192  # entries closer than this are read together
 
 
 @attrs.define
-class CheckResult:
+class ConsistencyResult:
     """The numbers of checked ledgers and entries, and of problems."""
 
     ledgers: int = 0
@@ -51,7 +51,7 @@ def check_directory(
     *,
     on_problem: Callable[[str], None],
     on_progress: Callable[[int], None],
-) -> CheckResult:
+) -> ConsistencyResult:
     """Check every indexed entry. Blocks.
 
     Args:
@@ -75,12 +75,12 @@ class _ConsistencyCheck:
         self._index = index
         self._on_problem = on_problem
         self._on_progress = on_progress
-        self._result = CheckResult()
+        self._result = ConsistencyResult()
         self._logs: dict[int, tuple[File, int] | None] = {}  # None: the log is missing
         self._window = b""
         self._window_at = (-1, 0)  # log id and offset
 
-    def run(self) -> CheckResult:
+    def run(self) -> ConsistencyResult:
         try:
             for ledger_id, _ in self._index.ledgers():
                 self._result.ledgers += 1

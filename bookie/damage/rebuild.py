@@ -14,7 +14,6 @@ Source: LocationsIndexRebuildOp.java, LedgersIndexRebuildOp.java, apache/bookkee
 
 from __future__ import annotations
 
-import logging
 from array import array
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import groupby, islice
@@ -40,8 +39,9 @@ from bookie.index.index_view import IndexBuild
 from bookie.journal.format import NO_MARK, RECORD_HEADER, JournalMark
 from bookie.journal.last_mark import is_mark_name
 from bookie.ledger_record import UNKNOWN_KEY, LedgerData, lac_of_entry
+from ledger.runtime.log_lines import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _PIECE_BYTES = 1 << 20
 _AHEAD_BYTES = 8 << 20  # read ahead by the disk while a piece is decoded

@@ -19,7 +19,6 @@ docs/storage-format.md 13.1.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -35,9 +34,10 @@ from bookie.errors import EntryUnreadableError, FormatError, StartError, Storage
 from bookie.index.entry_index import EntryIndex, EntryRange
 from bookie.ledger_record import LedgerRecord
 from ledger.digest import DigestType
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _BUSY_S = 0.1  # pause before the next check of the load
 _BUSY_CHECKS_MAX = 50  # then the scrubber continues: a bookie that is always busy must be scrubbed too

@@ -10,8 +10,9 @@ Source: getrlimit(2); docs/security.md, "Connections and descriptors".
 
 from __future__ import annotations
 
-import logging
 import resource
+
+from ledger.runtime.log_lines import get_logger
 
 SPARES = 16  # descriptors that a bookie's process holds for a shortage
 _LIMIT_MAX = 1 << 20  # a limit of "infinity" is no number that the kernel takes
@@ -22,7 +23,7 @@ _OF_JOURNAL = 8  # the file in use, the next ones, marks, a replay
 _OF_LEDGER_DIRECTORY = 96  # 64 open entry logs of the reader, open logs of writer and compactor, the summary
 _KEY_VALUE_FILES_MAX = 256
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def raise_limit() -> int:

@@ -3,7 +3,7 @@
 Inside: spare descriptors, repeating a call that found none. Not inside: the calls (``real_disk``),
 connections that give descriptors back (``bookie.server``), the process's limit (``descriptor_limit``).
 Always: EMFILE and ENFILE are no failure of a disk. The call is repeated until there is a descriptor, so
-nothing is acknowledged meanwhile, and no file counts as damaged. On the event loop no call waits: there it
+nothing is acknowledged until then, and no file counts as damaged. On the event loop no call waits: there it
 fails if neither a spare nor a closed connection helps.
 
 Source: open(2); docs/security.md, "Connections and descriptors".
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import threading
 import time
@@ -23,6 +22,7 @@ from typing import ParamSpec, TypeVar
 import trio
 
 from bookie.disk.descriptor_limit import descriptor_limit
+from ledger.runtime.log_lines import get_logger
 
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _PAUSE_S = 0.02
@@ -32,7 +32,7 @@ _LOOP_TRIES = 4
 
 P = ParamSpec("P")
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Descriptors:
@@ -158,8 +158,8 @@ class Descriptors:
 
 def _log_wait(waited_s: float, shortage: OSError) -> None:
     log.warning(
-        "storage has waited %.0f s for a file descriptor: %s. Nothing is acknowledged meanwhile. Raise the"
-        " limit of open files (now %d), or close other programs",
+        "storage has waited %.0f s for a file descriptor: %s. Nothing is acknowledged until one is free."
+        " Raise the limit of open files (now %d), or close other programs",
         waited_s,
         shortage,
         descriptor_limit(),

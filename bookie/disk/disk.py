@@ -27,7 +27,7 @@ import trio
 
 from bookie.disk.descriptors import Descriptors
 from bookie.disk.key_values import KeyValues
-from ledger.runtime.tasks.next_turn import call_next_turn
+from ledger.causes import cause_of
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, not broken
 
@@ -37,7 +37,7 @@ def no_space(error: BaseException | None) -> OSError | None:
     while error is not None:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             return error
-        error = error.__cause__
+        error = cause_of(error)
     return None
 
 
@@ -116,9 +116,9 @@ class DiskThread(abc.ABC):
     def post(self, callback: Callable[..., None], *args: Any) -> None:
         """Schedule a callback on the loop. Called in a job."""
 
+    @abc.abstractmethod
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call back on the loop, after the present step of it. Called on the loop."""
-        call_next_turn(callback)
 
     def run_here(self, job: Callable[[], None]) -> bool:
         """Run a job on the loop, in place of the thread; called on the loop. The job must not raise.

@@ -16,7 +16,6 @@ import contextlib
 import errno
 import fcntl
 import functools
-import logging
 import math
 import mmap
 import os
@@ -38,7 +37,9 @@ from bookie.disk.reader_pool import ReaderPool
 from bookie.disk.rocksdb import NewRocksKeyValues, RocksKeyValues
 from bookie.errors import DirectoryInUseError
 from ledger.runtime.held_directories import CHECK_S, HeldDirectory
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.private_files import DIRECTORY_MODE, FILE_MODE, make_private_directories
+from ledger.runtime.tasks.next_turn import call_next_turn
 from ledger.runtime.tasks.thread_calls import calls_of_this_run
 
 _BUFFERS_PER_CALL_MAX = 1024  # IOV_MAX of Linux
@@ -50,7 +51,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _scratch: list[bytearray] = []  # one for each thread that was in ``pread_cached`` at a time
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class RealFile(File):
@@ -162,6 +163,9 @@ class RealDiskThread(DiskThread):
     ) -> None:
         self._submitted_count += 1
         self._jobs.put((job, done))
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        call_next_turn(callback)
 
     def run_here(self, job: Callable[[], None]) -> bool:
         # Only the loop gives the thread jobs, and it is busy here. So an idle thread stays idle.
@@ -404,8 +408,7 @@ class RealDisk(Disk):
     def start_thread(self, name: str) -> DiskThread:
         return RealDiskThread(name)
 
-    def clock_s(self) -> float:
-        return time.perf_counter()
+    clock_s = staticmethod(time.perf_counter)
 
     def _open(self, path: Path, flags: int) -> int:
         # Linux takes the descriptor before it creates the file, so the call may be repeated with O_EXCL.

@@ -13,12 +13,12 @@ Source: apache/bookkeeper#3150 for the need; docs/storage-format.md 10.2.
 from __future__ import annotations
 
 import contextlib
-import logging
 from pathlib import Path
 
 from bookie.disk.disk import Disk
+from ledger.runtime.log_lines import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 RESERVE = "compaction.reserve"
 FLUSH_RESERVE = "flush.reserve"

@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import logging
 import os
 import shutil
 import tempfile
@@ -50,6 +49,7 @@ from bookie.disk.descriptors import Descriptors
 from bookie.disk.disk import Disk, File
 from bookie.disk.key_values import KeyValues, Operation
 from bookie.errors import IndexFailedError, StartError
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.forks import call_in_child
 
 _BLOCK_CACHE_BYTES = 8 << 20
@@ -70,7 +70,7 @@ _FULL = os.strerror(errno.ENOSPC)
 _LOCKED = "lock hold by current process"  # the old database is not closed yet
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class _Scan:

@@ -1,6 +1,7 @@
 """The bookie of a directory: hosted by one process at a time, or above files that are only read.
 
-Inside: the bookie in this process, its garbage collection, its space, a snapshot of a directory's files.
+Inside: the bookie in this process, its garbage collection, its space, the binding to one metadata store, a
+snapshot of a directory's files.
 Not inside: the way to the bookie, the lock and the socket (``ledger.deploy``), which looks this package up by
 name when a process has to run the bookie.
 """

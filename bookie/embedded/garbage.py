@@ -2,7 +2,7 @@
 
 Inside: when a round runs, and which entry logs are compacted. Not inside: the rounds
 (``bookie.gc.collector``), the check that the metadata belongs to the bookie
-(``bookie.cluster.bound_metadata``), hosting (``host``).
+(``bookie.embedded.bound_metadata``), hosting (``host``).
 Always: a directory whose metadata does not belong to its bookie works without garbage collection; a failed
 round is logged and repeated later; two rounds never run at once.
 
@@ -14,24 +14,24 @@ Source: our own.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import trio
 
-from bookie.cluster.bound_metadata import bind_metadata
+from bookie.bookie import Bookie
 from bookie.disk.disk import Disk
+from bookie.embedded.bound_metadata import bind_metadata
 from bookie.errors import BookieServerError, MetadataLostError, StorageFailedError
 from bookie.gc.collector import GarbageCollector, GcConfig, GcRoundResult
 from bookie.gc.compaction_rules import CompactionConfig
 from bookie.ledger_metadata.live_ledgers import ServedLedgers, load_tombstones
-from bookie.main import Bookie
 from bookie.storage.config import CURRENT
 from ledger.catalog.paths import Layout
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from ledger.metadata_store.store import MetadataStore
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 
 FIRST_ROUND_S = 60.0  # a program's start, with its imports, comes first
@@ -47,7 +47,7 @@ COMPACTION = CompactionConfig(
     minor_threshold=0.5, minor_interval_s=900, major_threshold=0.8, major_interval_s=6 * 3600, reserve_bytes=0
 )
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class EmbeddedGarbage:
@@ -100,7 +100,7 @@ class EmbeddedGarbage:
             await self.collect()
         except StorageFailedError:
             return False  # the bookie reports it
-        except (BookieServerError, NamespaceError, OSError) as exc:
+        except (BookieServerError, MetadataError, OSError) as exc:
             logger.warning(
                 "%s: garbage collection failed and will be repeated: %s",
                 self._path,
@@ -141,7 +141,7 @@ async def open_garbage(
         )
     except MetadataLostError:
         raise
-    except (BookieServerError, NamespaceError, OSError) as exc:
+    except (BookieServerError, MetadataError, OSError) as exc:
         logger.warning(
             "%s: the space of deleted logs is not freed until it is reopened: %s",
             directory,

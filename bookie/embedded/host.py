@@ -7,21 +7,21 @@ caller gives the lock back only after that.
 
 Only a process that hosts imports this module, and with it the bookie.
 
-Source: our own; the parts are those of bookie.main's ``open_bookie``.
+Source: our own; the parts are those of ``bookie.bookie``.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 import trio
 
+from bookie.bookie import Bookie, open_bookie
 from bookie.disk.disk import no_space
 from bookie.disk.real_disk import RealDisk
 from bookie.embedded.garbage import COMPACTION, ENTRY_LOG_BYTES_MAX, EmbeddedGarbage, open_garbage
@@ -29,10 +29,10 @@ from bookie.embedded.space import Space
 from bookie.errors import BookieServerError, MetadataLostError
 from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.digest_types import DigestTypes
-from bookie.main import Bookie, open_bookie
 from bookie.storage.config import CURRENT, StorageConfig
 from bookie.storage.entry_places import EntryPlace
 from ledger.catalog.paths import Layout
+from ledger.causes import cause_of
 from ledger.deploy.directory import BOOKIE, METADATA, METADATA_RESERVE, Directory, not_for_children
 from ledger.digest import DigestType
 from ledger.errors import DirectoryUnusableError
@@ -40,10 +40,11 @@ from ledger.metadata_store.sqlite_store.reserve import SpaceReserve
 from ledger.metadata_store.store import MetadataStore
 from ledger.runtime.events import event
 from ledger.runtime.held_directories import DirectoryLostError
+from ledger.runtime.log_lines import get_logger
 
 CLOSE_S = 5.0  # the time for the last requests of other processes when the host closes
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @attrs.frozen
@@ -130,47 +131,65 @@ async def open_hosted_bookie(
             )
             space = Space(bookie, disk, path / BOOKIE / CURRENT, SpaceReserve(directory.fd, METADATA_RESERVE))
             await space.check()
-            listener = directory.listen()
-            try:
-                async with trio.open_nursery() as streams:
-                    await streams.start(bookie.serve_listeners, [listener])
-                    logger.info(
-                        "%s: this process (%d) hosts the bookie",
-                        path,
-                        os.getpid(),
-                        extra=event("directory.hosted", directory=str(path)),
-                    )
-                    async with trio.open_nursery() as rounds:
-                        if garbage is not None:
-                            rounds.start_soon(garbage.run)
-                        rounds.start_soon(partial(space.run, more_than_bytes=more_than_bytes))
-                        yield HostedBookie(bookie, streams, garbage, space)
-                        rounds.cancel_scope.cancel()
-                    if garbage is not None:
-                        await garbage.finish()
-                    directory.remove_socket()
-                    with trio.move_on_after(CLOSE_S):
-                        await bookie.drain()
-                    streams.cancel_scope.cancel()
-            finally:
-                not_for_children.pop(listener, None)
-                listener.socket.close()
+            run_space = partial(space.run, more_than_bytes=more_than_bytes)
+            async with _serving(directory, bookie, garbage, run_space) as streams:
+                yield HostedBookie(bookie, streams, garbage, space)
     except (BookieServerError, OSError) as exc:
-        if (lost := _loss(exc)) is not None:
-            raise directory.moved(lost) from exc
-        if (full := no_space(exc)) is not None:
-            raise directory.full(full) from full
-        if isinstance(exc, MetadataLostError):
-            raise DirectoryUnusableError(f"directory {path}: {exc}") from exc
-        raise DirectoryUnusableError(f"directory {path}: its bookie cannot run: {exc}") from exc
+        _raise_unusable(directory, exc)
     finally:
         if space is not None:
             space.take_back()
         release()
 
 
+@asynccontextmanager
+async def _serving(
+    directory: Directory,
+    bookie: Bookie,
+    garbage: EmbeddedGarbage | None,
+    run_space: Callable[[], Awaitable[None]],
+) -> AsyncIterator[trio.Nursery]:
+    """Serve the bookie at the socket; yield the nursery of its connections, and close all in order."""
+    listener = directory.listen()
+    try:
+        async with trio.open_nursery() as streams:
+            await streams.start(bookie.serve_listeners, [listener])
+            logger.info(
+                "%s: this process (%d) hosts the bookie",
+                directory.path,
+                os.getpid(),
+                extra=event("directory.hosted", directory=str(directory.path)),
+            )
+            async with trio.open_nursery() as rounds:
+                if garbage is not None:
+                    rounds.start_soon(garbage.run)
+                rounds.start_soon(run_space)
+                yield streams
+                rounds.cancel_scope.cancel()
+            if garbage is not None:
+                await garbage.finish()
+            directory.remove_socket()
+            with trio.move_on_after(CLOSE_S):
+                await bookie.drain()
+            streams.cancel_scope.cancel()
+    finally:
+        not_for_children.pop(listener, None)
+        listener.socket.close()
+
+
+def _raise_unusable(directory: Directory, error: BookieServerError | OSError) -> NoReturn:
+    """Raise what an error of the bookie means for the program that opened the directory."""
+    if (lost := _loss(error)) is not None:
+        raise directory.moved(lost) from error
+    if (full := no_space(error)) is not None:
+        raise directory.full(full) from full
+    if isinstance(error, MetadataLostError):
+        raise DirectoryUnusableError(f"directory {directory.path}: {error}") from error
+    raise DirectoryUnusableError(f"directory {directory.path}: its bookie cannot run: {error}") from error
+
+
 def _loss(error: BaseException | None) -> DirectoryLostError | None:
     """The loss of a directory that an error comes from."""
     while error is not None and not isinstance(error, DirectoryLostError):
-        error = error.__cause__
+        error = cause_of(error)
     return error

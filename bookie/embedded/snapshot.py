@@ -16,13 +16,13 @@ from typing import Any
 
 import trio
 
-from bookie.cluster.bound_metadata import check_metadata
+from bookie.bookie import Bookie, open_bookie
 from bookie.damage.scrubber import ScrubConfig
 from bookie.disk.overlay import OverlayDisk, StoredFile, stored_files
+from bookie.embedded.bound_metadata import check_metadata
 from bookie.embedded.garbage import ENTRY_LOG_BYTES_MAX
 from bookie.errors import BookieServerError
 from bookie.journal.files import JournalConfig
-from bookie.main import Bookie, open_bookie
 from bookie.storage.config import CURRENT, StorageConfig
 from ledger.catalog.paths import Layout
 from ledger.deploy.directory import BOOKIE
@@ -92,7 +92,7 @@ class Snapshot:
             if not self._changed.is_set():
                 raise DirectoryUnusableError(
                     f"directory {self._path}: its files cannot be read: {exc}"
-                ) from exc
+                ) from None
         raise DirectoryUnusableError(
             f"directory {self._path}: another process has changed its files since it was opened with"
             " read_only=True; open it again"

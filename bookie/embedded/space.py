@@ -14,9 +14,9 @@ from pathlib import Path
 
 import trio
 
+from bookie.bookie import Bookie
 from bookie.disk.disk import Disk
 from bookie.disk.reserve import FLUSH_RESERVE, Reserve
-from bookie.main import Bookie
 from ledger.metadata_store.sqlite_store.reserve import SpaceReserve
 
 RESERVE_BYTES = 1 << 20  # for opening the index and deleting ledgers; the journal has its own
@@ -34,11 +34,6 @@ class Space:
         self._bookie, self._disk, self._current = bookie, disk, current
         self._metadata = metadata
         self._reserve = Reserve(disk, current, RESERVE_BYTES, name=FLUSH_RESERVE)
-
-    @property
-    def takes_appends(self) -> bool:
-        """False while the disk has no space for them."""
-        return self._bookie.service.rights.writable
 
     def free_bytes(self) -> int:
         """The bytes that appends may take. Blocks."""

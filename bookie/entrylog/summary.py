@@ -144,17 +144,6 @@ class SummaryScan:
         return ledgers
 
 
-def summarise(disk: Disk, directory: Path, log_id: int) -> LogSummary:
-    """The summary of a log; blocks until it is complete. Raises as ``SummaryScan.step``."""
-    scan = SummaryScan(disk, directory, log_id)
-    try:
-        while (summary := scan.step()) is None:
-            pass
-        return summary
-    finally:
-        scan.close()
-
-
 class LogSummaries:
     """A bounded cache of the summaries of one directory's complete logs; evicts the least recently used."""
 

@@ -15,7 +15,6 @@ apache/bookkeeper#2728, #4607, #4855.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -36,10 +35,11 @@ from bookie.entrylog.open_log import OpenLog, cut_back
 from bookie.index.entry_index import EntryRange
 from bookie.length_prefixes import LengthPrefixes
 from bookie.limits import RECORD_BYTES_MAX
+from ledger.runtime.log_lines import get_logger
 
 __all__ = ["EntryLogWriter", "PerLedgerConfig", "entry_log_ids", "scan_log"]
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _WRITE_BYTES = 1 << 20
 _GATHER_ABOVE_BYTES = 4096  # from this mean entry size on, a gathering write is faster than joining

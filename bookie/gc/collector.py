@@ -30,11 +30,12 @@ from bookie.errors import ClusterRestoredError, StorageFailedError
 from bookie.gc.compaction_rules import CompactionConfig, CompactionLevel, due_level
 from bookie.gc.log_collector import LogCollector
 from ledger.metadata_store.errors import ConnectionLostError, SessionExpiredError, StoreUnreachableError
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 
 STORE_AWAY = (ConnectionLostError, SessionExpiredError, StoreUnreachableError, ClusterRestoredError)
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LiveLedgers = Callable[[Sequence[int]], Awaitable[Collection[int]]]
 """Takes ledger ids, ascending; returns those that exist or may exist. For each omitted id the metadata store

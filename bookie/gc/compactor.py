@@ -23,7 +23,6 @@ apache/bookkeeper#704, #1534, #3959, #4804.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -44,8 +43,9 @@ from bookie.entrylog.open_log import OpenLog
 from bookie.entrylog.summary import LogSummary
 from bookie.errors import CompactionError, FormatError, IndexUnreadableError, SourceUnreadableError
 from bookie.index.entry_index import EntryIndex, LedgerMove
+from ledger.runtime.log_lines import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 # Much smaller than for a flush: the journal's syncs wait behind this one in the disk's queue.
 _SYNC_EVERY_BYTES = 1 << 20

@@ -16,7 +16,6 @@ Source: GarbageCollectorThread.java, AbstractLogCompactor.java; apache/bookkeepe
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -38,8 +37,9 @@ from bookie.gc.compaction_rules import CompactionConfig, CompactionLevel, LogUsa
 from bookie.gc.compactor import CompactionCopy, IndexRelocation, delete_sources, discard_abandoned_copies
 from bookie.index.entry_index import EntryIndex
 from bookie.index.index_scan import LastNamed, last_named, referenced_logs
+from ledger.runtime.log_lines import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 _BURST_S = 0.25  # seconds of the rate that may pass at once
@@ -65,6 +65,15 @@ class LogStats:
     running: CompactionLevel | None = None
 
 
+@attrs.frozen
+class StoreCalls:
+    """The calls of a collector to the store of its directory."""
+
+    is_live: Callable[[int], bool]  # whether the ledger exists here; called in any thread
+    in_thread: InThread  # runs a job in the directory's storage thread; its ``OSError`` fails the bookie
+    on_deleted: Callable[[int], None]  # called on the loop for each deleted log
+
+
 class LogCollector:
     """Collects the logs of one directory. ``DirectoryStore`` constructs it."""
 
@@ -74,28 +83,20 @@ class LogCollector:
         directory: Path,
         index: EntryIndex,
         writer: EntryLogWriter,
+        calls: StoreCalls,
         *,
-        is_live: Callable[[int], bool],
-        in_thread: InThread,
-        on_deleted: Callable[[int], None],
         log_bytes_max: int,
         config: CompactionConfig,
     ) -> None:
-        """
-        Args:
-            is_live: True if the ledger exists here. Called in any thread.
-            in_thread: Runs a job in the directory's storage thread; its ``OSError`` fails the bookie.
-            on_deleted: Called on the loop for each deleted log.
-        """
         self.directory = directory
         self.stats = LogStats()
         self.config = config
         self._disk = disk
         self._index = index
         self._writer = writer
-        self._is_live = is_live
-        self._in_thread = in_thread
-        self._on_deleted = on_deleted
+        self._is_live = calls.is_live
+        self._in_thread = calls.in_thread
+        self._on_deleted = calls.on_deleted
         self._log_bytes_max = log_bytes_max
         self._summaries = LogSummaries()
         self._usages: dict[int, LogUsage] = {}  # complete logs in the last round

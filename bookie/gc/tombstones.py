@@ -22,7 +22,6 @@ Source: HandleFactoryImpl.java (recentlyFencedAndDeletedLedgers), apache/bookkee
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +29,8 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 import attrs
+
+from ledger.runtime.log_lines import get_logger
 
 if TYPE_CHECKING:
     from bookie.disk.disk import Disk
@@ -42,7 +43,7 @@ UNCONFIRMED_MAX = 20_000
 _IDS = Struct(">qq")
 _RECORD = Struct(">qqI")
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @attrs.frozen

@@ -17,7 +17,6 @@ Source: none; Apache's bookie leaves damaged entries to an operator.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable
 
 import attrs
@@ -37,14 +36,15 @@ from bookie.ledger_record import lac_of_entry
 from bookie.storage.storage import Storage
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 
 PAUSE_S = 60.0
 PAUSE_MAX_S = 3600.0
 _READ_BYTES_MAX = 1 << 20
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @attrs.define(eq=False)
@@ -96,7 +96,7 @@ class DamageHealing:
                         await self._heal_alone(client, ledger_id, list(entries))
             except StorageFailedError:
                 return  # ``Storage.wait_failed`` reports it
-            except (LedgerError, NamespaceError, OSError) as exc:
+            except (LedgerError, MetadataError, OSError) as exc:
                 self.stats.last_failure = f"{type(exc).__name__}: {exc}"
             except Exception as exc:
                 # The bookie serves without the healing, so an unexpected error must not stop it.
@@ -151,7 +151,7 @@ class DamageHealing:
         """An unexpected error of one ledger's healing keeps the others from nothing."""
         try:
             await self._heal_ledger(client, ledger_id, entries)
-        except (LedgerError, NamespaceError, OSError, BookieServerError):
+        except (LedgerError, MetadataError, OSError, BookieServerError):
             raise
         except Exception as exc:
             report_contained("healing of damage", exc, ledger_id=ledger_id)

@@ -45,7 +45,6 @@ class IndexHealing:
 
     pages: int = 0  # replaced
     failure: str | None = None  # why a page was not replaced
-    is_replaceable: bool = True  # False: no damaged page was found
 
 
 async def heal_index(storage: Storage, client: LedgerClient, ledger_id: int, bookie_id: str) -> IndexHealing:
@@ -54,11 +53,11 @@ async def heal_index(storage: Storage, client: LedgerClient, ledger_id: int, boo
     Raises ``StorageFailedError`` if the disk failed.
     """
     if (record := storage.ledger(ledger_id)) is None:
-        return IndexHealing(is_replaceable=False)
+        return IndexHealing()
     store = storage.stores[record.directory]
     damaged = await store.damaged_ranges(ledger_id)
     if not damaged:
-        return IndexHealing(is_replaceable=False)
+        return IndexHealing()
     lac = record.lac  # before the metadata: what it confirms is placed by these
     pages, failure = 0, None
     try:

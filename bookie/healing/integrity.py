@@ -24,7 +24,6 @@ Source: DataIntegrityCheckImpl.java, EntryCopierImpl.java; BP-46; docs/storage-f
 from __future__ import annotations
 
 import itertools
-import logging
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -42,8 +41,9 @@ from ledger.client import LedgerClient
 from ledger.digest import ENTRY_HEADER_BYTES, master_key
 from ledger.errors import LedgerError, NoSuchEntryError, NoSuchLedgerError
 from ledger.metadata import LedgerMetadata
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from ledger.read.replica_copy import ReplicaCopy
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 
 OpenClient = Callable[[], AbstractAsyncContextManager[LedgerClient]]
@@ -53,7 +53,7 @@ RANGE_ENTRIES_MAX = 4096  # checked between two checkpoints of the loop
 DELETED_TOGETHER_MAX = 256  # ledgers, with few syncs for all
 FAILURES_MAX = 32  # of reads; then the ledger waits for the next round, since no replica seems to reply
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -160,7 +160,7 @@ class IntegrityRepair:
                     await self._round(client, records)
             except StorageFailedError:
                 return  # ``Storage.wait_failed`` reports it
-            except (LedgerError, NamespaceError, OSError) as exc:
+            except (LedgerError, MetadataError, OSError) as exc:
                 self._note_failure(f"{type(exc).__name__}: {exc}")
             except Exception as exc:
                 # The bookie serves without the repair, so an unexpected error must not stop it.
@@ -212,7 +212,7 @@ class IntegrityRepair:
                 raise
             except (LedgerError, BookieServerError) as exc:
                 self._note_failure(f"ledger {record.ledger_id}: {exc}")
-            except (NamespaceError, OSError):
+            except (MetadataError, OSError):
                 raise
             except Exception as exc:
                 report_contained("repair of ledgers in limbo", exc, ledger_id=record.ledger_id)
@@ -229,7 +229,7 @@ class IntegrityRepair:
             deleted = await self._gone_ledgers.delete(gone)
         except StorageFailedError:
             raise
-        except (BookieServerError, NamespaceError) as exc:
+        except (BookieServerError, MetadataError) as exc:
             self._note_failure(f"{len(gone)} ledgers without metadata are kept: {exc}")
         else:
             self.stats.ledgers_deleted += len(deleted)
@@ -244,7 +244,7 @@ class IntegrityRepair:
             except StorageFailedError:
                 return  # the next round ends the repair
             except Exception as exc:
-                if not isinstance(exc, NamespaceError):
+                if not isinstance(exc, MetadataError):
                     report_contained("following deletions", exc)
                 self._note_failure(f"{type(exc).__name__}: {exc}")
             if self._in_limbo():

@@ -22,7 +22,6 @@ Source: DataIntegrityCheckImpl.java (runPreBootCheck); docs/storage-format.md 11
 
 from __future__ import annotations
 
-import logging
 import math
 
 import attrs
@@ -37,8 +36,9 @@ from ledger.catalog.paths import Layout
 from ledger.digest import master_key
 from ledger.errors import MetadataFormatError, NoSuchLedgerError
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.task_errors import for_each
 
 READS_AT_ONCE = 32  # of ledger metadata
@@ -46,7 +46,7 @@ RETRY_TIMEOUT_S = 30.0  # while the metadata store is unreachable
 PROGRESS_S = 10.0
 _FLUSH_COUNT = 20_000  # ledgers put into limbo between two flushes
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @attrs.frozen
@@ -84,7 +84,7 @@ async def put_in_limbo(
     try:
         await retry_lost_connection(lambda: store.sync(root), timeout_s=RETRY_TIMEOUT_S)
         return await listing.put_in_limbo(storage)
-    except NamespaceError as exc:
+    except MetadataError as exc:
         raise LedgerListingError(
             f"bookie {bookie_id} may have lost entries, so it must know which ledgers name it before it"
             f" serves; but after {listing.seen} ledgers the metadata store failed: {exc}. Start it again when"

@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from bookie.cluster.access import ClusterAccess
-from bookie.config.bookie_config import BookieConfig
+from bookie.config.classes import BookieConfig
 from bookie.disk.disk import Disk
 from bookie.disk_watch import DiskWatch
 from bookie.gc.collector import GarbageCollector

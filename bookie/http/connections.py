@@ -11,12 +11,12 @@ Source: docs/security.md, "The HTTP port".
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Awaitable, Callable
 
 import trio
 
 from bookie.disk.descriptor_limit import ADMIN_CONNECTIONS_MAX
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import failure_domain
 
 LIFETIME_S = 60.0  # of one connection; a request takes less than a second
@@ -24,7 +24,7 @@ RETRY_S = 1.0
 _ACCEPT_PAUSE_S = 0.05
 _CANNOT_ACCEPT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class AdminConnections:

@@ -28,8 +28,8 @@ from bookie.http.messages import (
     AdminRequest,
     BadRequestError,
     Method,
-    RefusedError,
     RequestHead,
+    RequestRefusedError,
     text_reply,
 )
 from bookie.requests.turns import Turns
@@ -63,7 +63,7 @@ class _PrefaceError(Exception):
     """The peer speaks HTTP/2 without asking."""
 
 
-class UnsupportedVersionError(RefusedError):
+class UnsupportedVersionError(RequestRefusedError):
     """The request is in another version of HTTP."""
 
     status = 505
@@ -134,7 +134,7 @@ class HttpConnection:
             is_last = self._http.their_state in _UNFINISHED  # the rest of the request is not read
         except h11.RemoteProtocolError as error:
             reply = text_reply(f"{first_line(error)}\n", error.error_status_hint)
-        except RefusedError as error:
+        except RequestRefusedError as error:
             reply = text_reply(f"{first_line(error)}\n", error.status)
         self._turns.charge(len(reply.body) // REPLY_UNIT_BYTES)
         has_body = not (isinstance(event, h11.Request) and event.method == b"HEAD")

@@ -23,25 +23,25 @@ BODY_BYTES_MAX = 1 << 16
 NUMBER_MAX = 2**63 - 1  # what Java's long and the paths of ledgers hold
 
 
-class RefusedError(Exception):
+class RequestRefusedError(Exception):
     """The request is not done; the message becomes the body of the reply."""
 
     status = 500
 
 
-class BadRequestError(RefusedError):
+class BadRequestError(RequestRefusedError):
     """The request is invalid."""
 
     status = 400
 
 
-class NotFoundError(RefusedError):
-    """What the request asks for does not exist."""
+class NotFoundError(RequestRefusedError):
+    """The request asks for something that does not exist."""
 
     status = 404
 
 
-class UnavailableError(RefusedError):
+class UnavailableError(RequestRefusedError):
     """The bookie cannot do it now, or has not the part that does it."""
 
     status = 503

@@ -20,9 +20,9 @@ import trio
 from bookie.config.admin_config import AdminConfig
 from bookie.errors import BookieServerError
 from bookie.http.admin import Admin
-from bookie.http.messages import AdminReply, AdminRequest, Method, RefusedError, text_reply
+from bookie.http.messages import AdminReply, AdminRequest, Method, RequestRefusedError, text_reply
 from ledger.errors import AuditError, LedgerError, MetadataUnavailableError, NoSuchLedgerError
-from ledger.metadata_store.errors import ConnectionLostError, NamespaceError, SessionExpiredError
+from ledger.metadata_store.errors import ConnectionLostError, MetadataError, SessionExpiredError
 from ledger.runtime.audit import audited_async
 from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.runtime.tasks.task_errors import only_error
@@ -109,13 +109,13 @@ class Router:
 
 def _refusal(request: AdminRequest, error: BaseException) -> AdminReply:
     match error:
-        case RefusedError():
+        case RequestRefusedError():
             status = error.status
         case NoSuchLedgerError():
             status = 404
         case AuditError() | ConnectionLostError() | SessionExpiredError() | MetadataUnavailableError():
             status = 503
-        case BookieServerError() | LedgerError() | NamespaceError() | OSError():
+        case BookieServerError() | LedgerError() | MetadataError() | OSError():
             status = 500
         case Exception():
             report_contained("HTTP request", error)

@@ -133,26 +133,7 @@ def decide(
     missing = [name for name, found in directories.items() if found.cookie is None]
     filled = [name for name in missing if not directories[name].is_empty]
     if registered is None:
-        is_interrupted = any(found.has_loss_mark for found in directories.values())
-        used = [
-            name for name, found in directories.items() if found.cookie is not None and not found.is_empty
-        ]
-        if used and not is_interrupted:
-            stored = directories[used[0]].cookie
-            assert stored is not None  # ``used`` has only directories with a cookie
-            raise CookieError(
-                f"the disks of bookie {mine.bookie_id} have {VERSION_FILE} files, but the metadata store has"
-                f" no cookie at {node_path}. If metadataServiceUri names another cluster, correct it. If the"
-                " bookie was decommissioned and its cookie deleted, its entries were copied elsewhere: start"
-                " it as a new bookie on empty directories\n"
-                + _diff(mine, stored, f"{used[0]}/{CURRENT}/{VERSION_FILE}")
-            )
-        if filled:
-            raise CookieError(
-                f"bookie {mine.bookie_id} has no cookie at {node_path}, so it is new; but {_listed(filled)}"
-                f" {'is' if len(filled) == 1 else 'are'} not empty and without a {VERSION_FILE} file. If the"
-                " files belong to another bookie, configure other directories; otherwise remove them"
-            )
+        _check_new(mine, directories, filled, node_path)
         return DirectoryVerdict.NEW
     if not missing:
         # An expansion may have been interrupted between writing its directories and its node.
@@ -188,6 +169,30 @@ def decide(
             f"bookie {mine.bookie_id}: the directories to add, {_listed(filled)}, must be empty, and are not"
         )
     return DirectoryVerdict.EXPAND
+
+
+def _check_new(
+    mine: Cookie, directories: Mapping[str, DirectoryState], filled: list[str], node_path: str
+) -> None:
+    """Refuse directories that a bookie without a cookie in the metadata store cannot have."""
+    is_interrupted = any(found.has_loss_mark for found in directories.values())
+    used = [name for name, found in directories.items() if found.cookie is not None and not found.is_empty]
+    if used and not is_interrupted:
+        stored = directories[used[0]].cookie
+        assert stored is not None  # ``used`` has only directories with a cookie
+        raise CookieError(
+            f"the disks of bookie {mine.bookie_id} have {VERSION_FILE} files, but the metadata store has"
+            f" no cookie at {node_path}. If metadataServiceUri names another cluster, correct it. If the"
+            " bookie was decommissioned and its cookie deleted, its entries were copied elsewhere: start"
+            " it as a new bookie on empty directories\n"
+            + _diff(mine, stored, f"{used[0]}/{CURRENT}/{VERSION_FILE}")
+        )
+    if filled:
+        raise CookieError(
+            f"bookie {mine.bookie_id} has no cookie at {node_path}, so it is new; but {_listed(filled)}"
+            f" {'is' if len(filled) == 1 else 'are'} not empty and without a {VERSION_FILE} file. If the"
+            " files belong to another bookie, configure other directories; otherwise remove them"
+        )
 
 
 def check_agreement(mine: Cookie, theirs: Cookie, place: str, *, allow_expansion: bool) -> None:

@@ -27,7 +27,6 @@ Source: our own; docs/storage-format.md 7.6; docs/known-bugs.md 2 and 83 (an old
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,8 +35,9 @@ import attrs
 import trio
 
 from bookie.errors import CookieError
-from ledger.metadata_store.errors import BadVersionError, NamespaceError, NoNodeError
+from ledger.metadata_store.errors import BadVersionError, MetadataError, NoNodeError
 from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ INCARNATION = "INCARNATION"
 _ATTEMPTS = 5
 _VERSION_MAX = 2**31 - 1  # ZooKeeper's; afterwards it turns negative, and a comparison means nothing
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @attrs.frozen
@@ -124,7 +124,7 @@ class Incarnation:
 
         Raises:
             CookieError: The cookie is gone.
-            NamespaceError: The store cannot be read.
+            MetadataError: The store cannot be read.
         """
         await store.sync(self._path)
         try:
@@ -142,7 +142,7 @@ class Incarnation:
 
         Raises:
             OSError: A directory cannot be written.
-            CookieError, NamespaceError: As ``registered``; the directories may then be ahead of the store.
+            CookieError, MetadataError: As ``registered``; the directories may then be ahead of the store.
         """
         for _ in range(_ATTEMPTS):
             # Start from the last raise: if the store has moved on, the conditional write below fails. One
@@ -201,7 +201,7 @@ class Incarnation:
                 continue
             try:
                 await self.raise_number(store())
-            except (NamespaceError, CookieError, OSError) as exc:
+            except (MetadataError, CookieError, OSError) as exc:
                 log.warning("a copy of the disks made from now on would not be recognised as old: %s", exc)
             except Exception as exc:
                 report_contained("raising the incarnation", exc)

@@ -40,7 +40,7 @@ _ENTRY_ID_MAX = 2**63 - 1
 COMPLETE = b"m"  # the key that marks the index as complete
 
 
-class Chunk:
+class IndexChunk:
     """The locations of some entries of a ledger. Locations are decoded only when they are read."""
 
     __slots__ = ("_deltas", "_locations_at", "_value", "count", "first")
@@ -150,7 +150,7 @@ class ChunkIndex(EntryIndex):
         self._last: dict[int, int] = {}
         # (ledger, id block) -> the chunk read last there. A write replaces the dict. A reader adds to the
         # dict that it began with, so a chunk read before a write is not cached after the write.
-        self._cached: dict[tuple[int, int], Chunk] = {}
+        self._cached: dict[tuple[int, int], IndexChunk] = {}
 
     # --- reading ---
 
@@ -170,7 +170,7 @@ class ChunkIndex(EntryIndex):
         count = min(count_max, chunk.count - position)
         return EntryRange(ledger_id, chunk.ids(position, count), chunk.locations(position, count))
 
-    def _find(self, ledger_id: int, entry_id: int) -> tuple[Chunk, int] | None:
+    def _find(self, ledger_id: int, entry_id: int) -> tuple[IndexChunk, int] | None:
         """The chunk that holds the entry, and its position there; None if the entry is absent."""
         cached = self._cached
         key = ledger_id, entry_id >> _ID_BLOCK_BITS
@@ -181,7 +181,7 @@ class ChunkIndex(EntryIndex):
             found = self._map.floor(_KEY.pack(b"e", ledger_id, entry_id))
             if found is None or found[0][:9] != _LEDGER_KEY.pack(b"e", ledger_id):
                 return None
-            chunk = Chunk(_KEY.unpack(found[0])[2], found[1])
+            chunk = IndexChunk(_KEY.unpack(found[0])[2], found[1])
             position = chunk.position(entry_id)
             if position is None:
                 return None
@@ -201,7 +201,7 @@ class ChunkIndex(EntryIndex):
         found = self._map.floor(_KEY.pack(b"e", ledger_id, _ENTRY_ID_MAX))
         if found is None or found[0][:9] != _LEDGER_KEY.pack(b"e", ledger_id):
             return -1
-        return Chunk(_KEY.unpack(found[0])[2], found[1]).last
+        return IndexChunk(_KEY.unpack(found[0])[2], found[1]).last
 
     def ranges(self, ledger_id: int, first_entry_id: int = 0) -> Iterator[EntryRange]:
         if first_entry_id > _ENTRY_ID_MAX:
@@ -210,7 +210,7 @@ class ChunkIndex(EntryIndex):
         if first_entry_id:
             first_key = self._chunks_of(ledger_id, (first_entry_id,))[0]
         for key, value in self._map.scan(first_key, stop_key):
-            chunk = Chunk(_KEY.unpack(key)[2], value)
+            chunk = IndexChunk(_KEY.unpack(key)[2], value)
             yield EntryRange(ledger_id, chunk.entry_ids(), chunk.locations(0, chunk.count))
 
     def ledgers(self) -> Iterator[tuple[int, LedgerData]]:
@@ -264,7 +264,7 @@ class ChunkIndex(EntryIndex):
                 continue
             start = 0  # index into the move: earlier entries belong to chunks already processed
             for key, value in self._map.scan(*self._chunks_of(move.ledger_id, move.entry_ids)):
-                chunk = Chunk(_KEY.unpack(key)[2], changed.get(key) or value)
+                chunk = IndexChunk(_KEY.unpack(key)[2], changed.get(key) or value)
                 stop = bisect_right(move.entry_ids, chunk.last, start)
                 after, ids = chunk.relocated(move, start, stop)
                 start = stop
@@ -306,7 +306,7 @@ class ChunkIndex(EntryIndex):
         merged: dict[int, int] = {}
         batch: list[Operation] = []
         for key, value in list(self._map.scan(*self._chunks_of(ledger_id, entry_ids))):
-            chunk = Chunk(_KEY.unpack(key)[2], value)
+            chunk = IndexChunk(_KEY.unpack(key)[2], value)
             merged.update(zip(chunk.entry_ids(), chunk.locations(0, chunk.count), strict=True))
             batch.append((key, None))
         merged.update(zip(entry_ids, entry_range.locations, strict=True))

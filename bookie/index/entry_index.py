@@ -6,7 +6,7 @@ Always: an index reports "no such entry" only for an entry that was never put, o
 it cannot read are an error. Lookups are valid only after ``mark_complete``; ``is_complete`` reports that. The
 index can be rebuilt from the entry logs, except for keys, fences and explicit LACs.
 
-Only the directory's storage thread writes; any thread may read meanwhile. A read sees a state between two
+Only the directory's storage thread writes; any thread may read at any time. A read sees a state between two
 atomic steps of a write. New entries stay in the write cache until the loop has received the result of the
 write.
 
@@ -139,7 +139,7 @@ class EntryIndex(abc.ABC):
     def replace(self, damaged: DamagedRange, locations: Mapping[int, int]) -> bool:
         """Store a damaged range again. From then on the other entries of the range do not exist.
 
-        Durable on return. False if the range can be read meanwhile, or never can be replaced: nothing has
+        Durable on return. False if the range can be read by now, or never can be replaced: nothing has
         changed then.
         """
         return False

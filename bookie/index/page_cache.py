@@ -34,7 +34,7 @@ class PageIndexConfig:
             raise ValueError(f"page_bytes must be a multiple of 512, not {value}")
 
 
-class Page:
+class IndexPage:
     """One page in memory."""
 
     __slots__ = ("data", "is_dirty", "is_used")
@@ -52,24 +52,26 @@ class PageCache:
         assert pages_max >= 1  # a validator of ``PageConfig``
         self.pages_max = pages_max
         self.dirty: set[PageKey] = set()
-        self._pages: OrderedDict[PageKey, Page] = OrderedDict()  # in clock order: the hand is at the first
+        self._pages: OrderedDict[PageKey, IndexPage] = (
+            OrderedDict()
+        )  # in clock order: the hand is at the first
         self._numbers: dict[int, set[int]] = {}  # ledger -> numbers of its cached pages
 
     def __len__(self) -> int:
         return len(self._pages)
 
-    def get(self, key: PageKey) -> Page | None:
+    def get(self, key: PageKey) -> IndexPage | None:
         page = self._pages.get(key)
         if page is not None:
             page.is_used = True
         return page
 
-    def add(self, key: PageKey, data: bytearray) -> Page | None:
+    def add(self, key: PageKey, data: bytearray) -> IndexPage | None:
         """Cache a page; None if the cache is full of dirty pages."""
         assert key not in self._pages  # callers look under the same lock
         if len(self._pages) >= self.pages_max and not self._evict():
             return None
-        page = Page(data)
+        page = IndexPage(data)
         # The number first: without memory for the second step, ``drop_ledger`` still finds all pages.
         self._numbers.setdefault(key[0], set()).add(key[1])
         self._pages[key] = page
@@ -83,7 +85,7 @@ class PageCache:
         self._pages[key].is_dirty = False
         self.dirty.discard(key)
 
-    def dirty_pages(self) -> Iterator[tuple[PageKey, Page]]:
+    def dirty_pages(self) -> Iterator[tuple[PageKey, IndexPage]]:
         """The dirty pages in the order for writing: by ledger, then by page number."""
         for key in sorted(self.dirty):
             yield key, self._pages[key]

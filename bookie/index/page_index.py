@@ -27,7 +27,6 @@ apache/bookkeeper#913, #1757, #2485 and headers that are not synced (docs/storag
 
 from __future__ import annotations
 
-import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,7 +41,7 @@ from bookie.disk.key_values import BATCH_OPERATIONS_MAX, KeyValues, Operation
 from bookie.errors import FormatError, StartError
 from bookie.index.chunk_index import ChunkIndex
 from bookie.index.entry_index import EntryIndex, EntryRange, LedgerMove
-from bookie.index.page_cache import Page, PageCache, PageIndexConfig, PageKey
+from bookie.index.page_cache import IndexPage, PageCache, PageIndexConfig, PageKey
 from bookie.index.page_file import (
     LOCATION_BYTES,
     PAGE_FILE_HEADER_BYTES,
@@ -55,8 +54,9 @@ from bookie.index.page_file import (
 from bookie.index.page_files import PageFiles
 from bookie.index.page_keys import CRC, LEDGER_KEY, NUMBER_MAX, PAGE_KEY, page_keys
 from bookie.ledger_record import LedgerData, decode_ledger_data
+from ledger.runtime.log_lines import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 # Files are sparse but limited: 16 TiB on ext4. Only an id chosen by a client is greater; chunks hold it.
 PAGED_ENTRY_ID_STOP = 2**38
@@ -369,7 +369,7 @@ class PageIndex(EntryIndex):
 
         ``with_pages_only``: write no header of a ledger without dirty pages.
         """
-        ledgers: dict[int, list[tuple[int, Page]]] = {}
+        ledgers: dict[int, list[tuple[int, IndexPage]]] = {}
         with self._cache_lock:
             for (ledger_id, number), page in self._cache.dirty_pages():
                 ledgers.setdefault(ledger_id, []).append((number, page))
@@ -382,7 +382,7 @@ class PageIndex(EntryIndex):
             self._write_ledger(ledger_id, ledgers.get(ledger_id, []))
             self._headers.pop(ledger_id, None)
 
-    def _mark_overwritten(self, ledgers: dict[int, list[tuple[int, Page]]]) -> None:
+    def _mark_overwritten(self, ledgers: dict[int, list[tuple[int, IndexPage]]]) -> None:
         marks: list[Operation] = []
         for ledger_id, pages in ledgers.items():
             for number, _ in pages:
@@ -396,7 +396,7 @@ class PageIndex(EntryIndex):
                 self._map.write(marks[start : start + BATCH_OPERATIONS_MAX])
             self._map.sync()  # the mark must be durable before the page is overwritten
 
-    def _write_ledger(self, ledger_id: int, pages: list[tuple[int, Page]]) -> None:
+    def _write_ledger(self, ledger_id: int, pages: list[tuple[int, IndexPage]]) -> None:
         header = self._headers.get(ledger_id)
         if header is None:
             stored = self._map.get(LEDGER_KEY.pack(b"l", ledger_id))

@@ -24,7 +24,7 @@ from bookie.disk.disk import Disk
 from bookie.disk.key_values import KeyValues
 from bookie.errors import FormatError, IndexFailedError
 from bookie.index.entry_index import DamagedRange
-from bookie.index.page_cache import Page, PageIndexConfig, PageKey
+from bookie.index.page_cache import IndexPage, PageIndexConfig, PageKey
 from bookie.index.page_file import LOCATION_BYTES, put_locations
 from bookie.index.page_index import PageIndex
 from bookie.index.page_keys import PAGE_KEY, page_keys
@@ -68,7 +68,7 @@ class RepairablePageIndex(PageIndex):
             self._replaced.discard(key)
         return True
 
-    def _mark_overwritten(self, ledgers: dict[int, list[tuple[int, Page]]]) -> None:
+    def _mark_overwritten(self, ledgers: dict[int, list[tuple[int, IndexPage]]]) -> None:
         super()._mark_overwritten(
             {
                 ledger_id: [page for page in pages if (ledger_id, page[0]) not in self._replaced]

@@ -19,7 +19,6 @@ apache/bookkeeper#3150 for the reserve.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections import deque
 from pathlib import Path
 
@@ -35,8 +34,9 @@ from bookie.journal.format import (
     journal_name,
 )
 from bookie.journal.last_synced import LastSynced
+from ledger.runtime.log_lines import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 RESERVE_BYTES = 1 << 20  # enough for fences and recoveries on a bookie that accepts no other adds
 RESERVE_BYTES_MIN = 16 << 10

@@ -96,7 +96,6 @@ TRAILER_BYTES = 40
 assert _TRAILER_BODY.size + 4 == TRAILER_BYTES  # two constants of this module
 _FILE_TRAILER_BODY = Struct(">4sHHqqq")
 _FILE_TRAILER_MAGIC = b"DLJF"
-FILE_TRAILER_BYTES = 36
 _CRC = Struct(">I")
 _FORMAT_VERSION = 1
 

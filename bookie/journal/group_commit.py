@@ -37,7 +37,8 @@ class WriteBatch:
     )
 
     def __init__(self, journal_count: int = 1) -> None:
-        self.records: list[list[bytes]] = [[] for _ in range(journal_count)]  # one list for each journal
+        # One list for each journal; nearly always there is one.
+        self.records: list[list[bytes]] = [[]] if journal_count == 1 else [[] for _ in range(journal_count)]
         self.awaited_journals: set[int] = set()
         self.on_durable: OnDurable = _not_submitted
         self.sync = True

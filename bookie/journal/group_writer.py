@@ -126,7 +126,7 @@ class GroupWriter:
         count = len(records)
         if size_bytes < count * _SMALL_RECORD_BYTES:
             parts = [b""] * (2 * count)
-            parts[::2] = [prefixes[length] for length in map(len, records)]
+            parts[::2] = map(prefixes.__getitem__, map(len, records))
             parts[1::2] = records
             joined = b"".join(parts)
             assert len(joined) == size_bytes  # ``WriteBatch.sizes_bytes`` was summed over the same records

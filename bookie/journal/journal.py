@@ -7,7 +7,7 @@ Always:
 - a batch is committed without an error only after the bytes of its group, and all earlier bytes of the file,
   are on stable storage (``sync=False``: are written);
 - one thread writes and syncs one file. The loop may take the thread's place for one group while the thread
-  has nothing to do (``loop_syncs``);
+  has nothing to do (``LoopSyncs``);
 - after the first error nothing is written and nothing is acknowledged any more: after a failed sync the
   kernel may have dropped the dirty pages, so a second sync could "succeed" without the data;
 - ``mark`` and ``lastSynced`` are published after the sync, before the acknowledgements.
@@ -22,7 +22,6 @@ Source: Journal.java; docs/storage-format.md 2.6, 12.1.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,14 +33,51 @@ from bookie.errors import StorageFailedError
 from bookie.journal.format import JournalMark
 from bookie.journal.group_commit import LENGTH_BYTES, WriteBatch, cut_records, take_group
 from bookie.journal.group_writer import GroupWriter
-from bookie.journal.loop_syncs import LoopSyncs
 from bookie.latency import Latency
 from ledger.runtime.held_directories import DirectoryLostError
+from ledger.runtime.log_lines import get_logger
+from ledger.runtime.loop_calls import LoopCalls
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
+
+LONE_BYTES_MAX = 32 << 10
 
 OnCommitted = Callable[[Sequence[WriteBatch], StorageFailedError | None], None]
 """Called with batches whose part is synced (``sync=False``: written); with the error if they have failed."""
+
+
+class LoopSyncs:
+    """Whether the loop writes and syncs the next group itself, instead of handing it to the journal's thread.
+
+    A lone add waits for nothing but its sync. Handing it to a thread and back takes two switches of threads
+    and one more turn of the loop, about as long as the sync of a good SSD. But while the loop syncs, it
+    serves no peer. So it does so only for a group that would be alone in the thread too, and only while syncs
+    are fast:
+
+    - the group is one small batch, and so was the group before. Batches that come together share one write in
+      the thread, and the loop takes more of them during the sync;
+    - groups were fast of late, in the thread too: a disk is known before the loop waits for it, and one that
+      stalls holds the loop once (``ledger.runtime.loop_calls``).
+    """
+
+    def __init__(self) -> None:
+        self._calls = LoopCalls()
+        self._was_lone = True
+        self.may_sync = False  # the loop may sync a lone group now
+
+    def __repr__(self) -> str:
+        return f"<LoopSyncs: {self._calls!r}, lone {self._was_lone}>"
+
+    @staticmethod
+    def is_lone(batch_count: int, size_bytes: int) -> bool:
+        """True if these batches are a group that gains nothing in the thread."""
+        return batch_count == 1 and size_bytes <= LONE_BYTES_MAX
+
+    def synced(self, batch_count: int, size_bytes: int, took_s: float) -> None:
+        """A group was written and synced, by the loop or by the thread."""
+        self._was_lone = self.is_lone(batch_count, size_bytes)
+        self._calls.called(took_s)
+        self.may_sync = self._was_lone and self._calls.may_call
 
 
 async def open_journal(writer: GroupWriter, number: int, on_committed: OnCommitted) -> Journal:
@@ -77,13 +113,14 @@ class Journal:
     def __init__(self, writer: GroupWriter, number: int, on_committed: OnCommitted) -> None:
         self._writer = writer  # used by the journal's thread, or by the loop while that thread is idle
         self._disk = writer.disk
+        self._clock_s = writer.disk.clock_s
         self._group_bytes_max = writer.config.group_bytes_max
         self._number = number
         self._on_committed = on_committed
         self._thread = self._disk.start_thread("bookie-journal")
         self._waiting: deque[WriteBatch] = deque()
         self._is_awake = False  # written by both threads; see ``_commit_waiting``
-        self._loop_syncs = LoopSyncs()  # told by the thread, or by the loop in its place
+        self._loop_syncs = LoopSyncs()  # the thread reports to it, or the loop in its place
         self._error: StorageFailedError | None = None  # likewise
         self._is_filling = False  # a job of the thread fills the file, or is about to
         self._is_closing = False
@@ -119,7 +156,7 @@ class Journal:
         A part without records is committed when everything submitted before it is synced.
         """
         self.queued_bytes += batch.sizes_bytes[self._number]
-        batch.submitted_s = self._disk.clock_s()
+        batch.submitted_s = self._clock_s()
         self._waiting.append(batch)
         if not self._is_awake:
             self._is_awake = True
@@ -145,25 +182,21 @@ class Journal:
     # --- in the journal thread, or on the loop in its place ---
 
     def _commit_lone(self) -> None:
-        batch = self._waiting[0]
-        if not self._may_commit_here(batch):
+        size_bytes = self._waiting[0].sizes_bytes[self._number]
+        if (
+            not LoopSyncs.is_lone(len(self._waiting), size_bytes)
+            or self._error is not None
+            or not self._writer.is_one_write(size_bytes)
+        ):
             self._thread.submit(self._drain, None)
             return
         group = [self._waiting.popleft()]
         try:
-            self._commit_timed(group)
+            self._commit(group)
         except BaseException as exc:
             self._fail(exc)
         self._is_awake = False  # nothing was submitted meanwhile: that is done on the loop
         self._committed(group, self._error)
-
-    def _may_commit_here(self, batch: WriteBatch) -> bool:
-        size_bytes = batch.sizes_bytes[self._number]
-        return (
-            LoopSyncs.is_lone(len(self._waiting), size_bytes)
-            and self._error is None
-            and self._writer.is_one_write(size_bytes)
-        )
 
     def _drain(self) -> None:
         try:
@@ -188,7 +221,7 @@ class Journal:
                 continue
             if self._error is None:
                 try:
-                    self._commit_timed(group)
+                    self._commit(group)
                 except BaseException as exc:
                     self._fail(exc)
             self._thread.post(self._committed, group, self._error)
@@ -208,36 +241,38 @@ class Journal:
         self._error.__cause__ = exc
         log.error("%s", self._error)
 
-    def _commit_timed(self, group: list[WriteBatch]) -> None:
-        began_s = self._disk.clock_s()
-        self._commit(group)
+    def _commit(self, group: list[WriteBatch]) -> None:
+        """Write and sync the group, and measure it."""
+        began_s, number = self._clock_s(), self._number
+        size_bytes = self._write(group)
         self._disk.check_in_place()  # not before: what is answered must be where the next start looks
-        size_bytes = sum([batch.sizes_bytes[self._number] for batch in group])
-        ended_s = self._disk.clock_s()
+        ended_s = self._clock_s()
         self._loop_syncs.synced(len(group), size_bytes, ended_s - began_s)
         self.syncs.add(ended_s - began_s, ended_s)
         for batch in group:
-            if count := len(batch.records[self._number]):
+            if count := len(batch.records[number]):
                 self.adds.add(ended_s - batch.submitted_s, ended_s, count)
         self.written_bytes += size_bytes
 
-    def _commit(self, group: list[WriteBatch]) -> None:
+    def _write(self, group: list[WriteBatch]) -> int:
+        """Write the group, and sync it if one of its batches asks for that; return its size in bytes."""
         number = self._number
         if len(group) == 1:
-            records = group[0].records[number]
+            batch = group[0]
+            records, size_bytes, sync = batch.records[number], batch.sizes_bytes[number], batch.sync
         else:
             records = list(chain.from_iterable([batch.records[number] for batch in group]))
+            size_bytes = sum([batch.sizes_bytes[number] for batch in group])
+            sync = any(batch.sync or not batch.records[number] for batch in group)
         if not records:
             self._writer.sync()
-            return
-        size_bytes = sum([batch.sizes_bytes[number] for batch in group])
-        sync = any(batch.sync or not batch.records[number] for batch in group)
-        if size_bytes <= 2 * self._group_bytes_max:
+        elif size_bytes <= 2 * self._group_bytes_max:
             self._writer.write(records, size_bytes, sync=sync)
         else:
             for piece in cut_records(records, self._group_bytes_max):
                 piece_bytes = sum(map(len, piece)) + LENGTH_BYTES * len(piece)
                 self._writer.write(piece, piece_bytes, sync=sync)
+        return size_bytes
 
     def _fill_ahead(self) -> None:
         if self._error is None:

@@ -14,8 +14,8 @@ Source: BookieImpl.java (getJournal, MathUtils.signSafeMod); docs/storage-format
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -31,8 +31,9 @@ from bookie.journal.group_writer import GroupWriter
 from bookie.journal.journal import Journal, open_journal
 from bookie.journal.replay import follows_none, read_journal
 from bookie.limits import RECORD_BYTES_MAX
+from ledger.runtime.log_lines import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @attrs.frozen
@@ -53,6 +54,7 @@ class Journals:
         self.files = [JournalFiles(disk, directory, config) for directory in directories]
         self._journals: list[Journal] = []  # after ``start``
         self._error: StorageFailedError | None = None
+        self.queued_bytes = 0  # submitted and not committed
         self._on_acknowledged: Callable[[StorageFailedError | None], None] = lambda error: None
 
     def __len__(self) -> int:
@@ -134,7 +136,7 @@ class Journals:
                 previous=one.previous,
                 is_lazy=is_lazy,
             )
-            self._journals.append(await open_journal(writer, number, self._acknowledge))
+            self._journals.append(await open_journal(writer, number, partial(self._acknowledge, number)))
 
     @property
     def marks(self) -> Marks:
@@ -145,13 +147,6 @@ class Journals:
     def all(self) -> Sequence[Journal]:
         """The journals in their order, for their measurements."""
         return self._journals
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes that are submitted and not committed."""
-        if len(self._journals) == 1:  # called for each chunk that arrives
-            return self._journals[0].queued_bytes
-        return sum([journal.queued_bytes for journal in self._journals])
 
     @property
     def can_write(self) -> bool:
@@ -191,6 +186,7 @@ class Journals:
             total_bytes += size_bytes
             if records or number in batch.awaited_journals:
                 touched.append(self._journals[number])
+        self.queued_bytes += total_bytes + LENGTH_BYTES * total_count
         touched = touched or self._journals
         batch.parts_left = len(touched)
         for journal in touched:
@@ -215,11 +211,14 @@ class Journals:
         for journal in self._journals:
             await journal.aclose()
 
-    def _acknowledge(self, group: Sequence[WriteBatch], error: StorageFailedError | None) -> None:
-        """A journal has committed its part of these batches, or has failed."""
+    def _acknowledge(
+        self, number: int, group: Sequence[WriteBatch], error: StorageFailedError | None
+    ) -> None:
+        """The journal of this number has committed its part of these batches, or has failed."""
         if self._error is None:
             self._error = error
         for batch in group:
+            self.queued_bytes -= batch.sizes_bytes[number]
             batch.parts_left -= 1
             if not batch.parts_left:
                 try:

@@ -16,7 +16,6 @@ Source: Journal.java (LastLogMark); docs/storage-format.md 7.1.
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,8 +24,9 @@ from bookie.disk.disk import NO_SPACE, Disk
 from bookie.errors import FormatError, StartError
 from bookie.journal.checkpoint import Marks
 from bookie.journal.format import NO_MARK, JournalMark, decode_mark, encode_mark
+from ledger.runtime.log_lines import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _LAST_MARK = "lastMark"
 _NAME = re.compile(r"lastMark(?:\.(\d{1,4}))?")

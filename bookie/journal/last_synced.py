@@ -13,16 +13,16 @@ Source: ours; docs/storage-format.md 2.9 and 7.2; apache/bookkeeper#4659.
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 from bookie.disk.disk import NO_SPACE, Disk, File
 from bookie.errors import FormatError
 from bookie.journal.format import NO_MARK, JournalMark, decode_synced, encode_synced
+from ledger.runtime.log_lines import get_logger
 
 LAST_SYNCED = "lastSynced"
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class LastSynced:

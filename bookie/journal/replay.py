@@ -20,7 +20,6 @@ Source: Journal.java (scanJournal, replay); docs/storage-format.md 2.8, 2.9.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -53,8 +52,9 @@ from bookie.journal.last_synced import LAST_SYNCED, read_last_synced
 from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
 from bookie.length_prefixes import LENGTH
 from bookie.limits import RECORD_BYTES_MAX
+from ledger.runtime.log_lines import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _WINDOW_BYTES = 4 << 20
 _GROUP_BYTES_MAX = 48 << 20  # the largest group this program writes is 2 x 16 MiB and one record

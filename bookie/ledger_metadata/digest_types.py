@@ -15,7 +15,7 @@ import trio
 from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from ledger.digest import DigestType
 from ledger.errors import LedgerError
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 
 READS_AT_ONCE = 4
 TIMEOUT_S = 5.0
@@ -36,7 +36,7 @@ class DigestTypes:
             async with self._limiter:
                 try:
                     metadata = (await self.nodes.catalog.get(ledger_id)).metadata
-                except (NamespaceError, LedgerError):
+                except (MetadataError, LedgerError):
                     return None
                 # Metadata of format version 1 may store no type. Then the field has Java's default.
                 return None if metadata.password is None else metadata.digest_type

@@ -35,7 +35,7 @@ class GoneLedgers:
         If it raises, none was deleted. If cancelled, some may be.
 
         Raises:
-            ClusterChangedError, NamespaceError: The store cannot be read, or cannot be trusted.
+            ClusterChangedError, MetadataError: The store cannot be read, or cannot be trusted.
             StorageFailedError: The disk failed.
         """
         found = await self.live.find(ledger_ids)
@@ -48,6 +48,6 @@ class GoneLedgers:
         """Return when one of the first ledgers may have been changed or deleted.
 
         Raises:
-            NamespaceError: The store cannot be read.
+            MetadataError: The store cannot be read.
         """
         await self.live.wait_change(ledger_ids[:WATCHED_MAX])

@@ -63,7 +63,7 @@ async def named_ledgers(
     """The ledgers that exist: all of a complete listing, and each of ``local`` that has a node of its own.
 
     Raises:
-        NamespaceError: The store cannot be read.
+        MetadataError: The store cannot be read.
     """
     named = set(await LedgerCatalog(store, root, layout).ledger_ids())
     bucket = TokenBucket(requests_per_s)
@@ -92,7 +92,7 @@ class LiveLedgers:
         """The ledgers that exist; each local ledger that is not among them was deleted.
 
         Raises:
-            ClusterChangedError, NamespaceError: The store cannot be read, or cannot be trusted.
+            ClusterChangedError, MetadataError: The store cannot be read, or cannot be trusted.
             ClusterRestoredError: A backup was restored, and ledgers created after it may be missing.
         """
         store = self.nodes.session()
@@ -109,7 +109,7 @@ class LiveLedgers:
         In a restored cluster all of them may exist.
 
         Raises:
-            ClusterChangedError, NamespaceError: The store cannot be read, or cannot be trusted.
+            ClusterChangedError, MetadataError: The store cannot be read, or cannot be trusted.
         """
         store = self.nodes.session()
         await self._check_cluster(store)  # reads after it see every change made before it
@@ -139,7 +139,7 @@ class LiveLedgers:
         """Return when one of the ledgers may have been changed or deleted since the call.
 
         Raises:
-            NamespaceError: The store cannot be read.
+            MetadataError: The store cannot be read.
         """
         store, changed = self.nodes.session(), trio.Event()
         for ledger_id in ledger_ids:

@@ -4,7 +4,7 @@ The custom metadata of a ledger name its log (``ledger.policy.LogMark``). The po
 has the rights of principals on it. Both are in the metadata store.
 
 Inside: these reads, their limits, the decision, making decisions again in the background. Not inside: keeping
-decisions, obeying them (``requests.permissions``), changing policies (``namespace.policies``).
+decisions, obeying them (``requests.permissions``), changing policies (``namespace.access_control.policies``).
 Always: a policy or a mark that cannot be read grants nothing; a decision is at most ``AGE_S`` old when it is
 returned.
 
@@ -13,7 +13,6 @@ Source: our own; docs/security.md, "Permissions at the bookie".
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 
@@ -33,8 +32,9 @@ from bookie.requests.permissions import (
     PermissionsConfig,
 )
 from ledger.errors import LedgerMetadataError, MetadataFormatError, NoSuchLedgerError, PolicyError
-from ledger.metadata_store.errors import NamespaceError, NoNodeError
+from ledger.metadata_store.errors import MetadataError, NoNodeError
 from ledger.policy import POLICY_NODE, UNMARKED, LogMark, Right, Rule, parse_policy
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import failure_domain
 from ledger.runtime.tasks.task_errors import for_each
 
@@ -49,7 +49,7 @@ REFRESHES_MAX = 100_000
 REFRESHED_AT_ONCE = 16
 _LOG_INTERVAL_S = 60.0
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @attrs.frozen
@@ -195,7 +195,7 @@ class LogPermissions:
             except (MetadataFormatError, PolicyError) as exc:
                 self._warn("nothing is allowed to %s in ledger %d: %s", principal, ledger_id, exc)
                 return Decision(Access.NONE)
-            except NamespaceError as exc:
+            except MetadataError as exc:
                 reason = str(exc)
         self._unreachable_until_s = trio.current_time() + UNREACHABLE_S
         self._warn(
@@ -226,7 +226,7 @@ class LogPermissions:
         return granted
 
     async def _rules(self, namespace: str) -> _Rules | None:
-        """The policy of a namespace; None if it has none. Raises ``PolicyError``, ``NamespaceError``."""
+        """The policy of a namespace; None if it has none. Raises ``PolicyError``, ``MetadataError``."""
         async with self._policy_lock:
             known = self._known.get(namespace)
             if known is None or trio.current_time() - known.read_at_s >= POLICY_S:

@@ -13,20 +13,20 @@ store that cannot be read confirms nothing and deletes nothing.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 import trio
 
 from bookie.errors import BookieServerError, StorageFailedError
 from bookie.requests.new_ledgers import NewLedgers
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 
 INTERVAL_S = 1.0
 BATCH_MAX = 1000  # ledgers in one look-up
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 FindLedgers = Callable[[Iterable[int]], Awaitable[Collection[int]]]
 """Takes ledger ids; returns those that exist. Raises if the store cannot be read or trusted."""
@@ -56,7 +56,7 @@ class NewLedgerCheck:
                 await self.check()
             except StorageFailedError:
                 return  # ``wait_failed`` of the storage reports the error
-            except (NamespaceError, BookieServerError) as exc:
+            except (MetadataError, BookieServerError) as exc:
                 if not self._is_failing:
                     log.warning("new ledgers cannot be confirmed now: %s", exc)
                 self._is_failing = True
@@ -69,7 +69,7 @@ class NewLedgerCheck:
         """Look up all new ledgers that are due once, and delete those that do not exist.
 
         Raises:
-            NamespaceError, ClusterChangedError: The store cannot be read or trusted. Nothing was deleted.
+            MetadataError, ClusterChangedError: The store cannot be read or trusted. Nothing was deleted.
             StorageFailedError: The disk failed.
         """
         new_ledgers = self._new_ledgers

@@ -13,7 +13,6 @@ docs/storage-format.md 9.3.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
@@ -26,11 +25,12 @@ from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import underreplicated_lock_path
 from ledger.errors import LedgerError, NoSuchLedgerError
 from ledger.metadata import LedgerMetadata
-from ledger.metadata_store.errors import NamespaceError, NodeExistsError, NoNodeError
+from ledger.metadata_store.errors import MetadataError, NodeExistsError, NoNodeError
 from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def is_over_replicated(metadata: LedgerMetadata, bookie_id: str) -> bool:
@@ -51,7 +51,7 @@ class OverReplicated:
         """Delete the local over-replicated ledgers; return their ids. Locked ones wait for the next call.
 
         Raises:
-            NamespaceError: The store cannot be read. Some may be deleted.
+            MetadataError: The store cannot be read. Some may be deleted.
         """
         bucket = TokenBucket(self.requests_per_s)
         deleted = []
@@ -60,7 +60,7 @@ class OverReplicated:
             try:
                 if await self._delete_if_over_replicated(ledger_id, delete):
                     deleted.append(ledger_id)
-            except (NamespaceError, BookieServerError):
+            except (MetadataError, BookieServerError):
                 raise
             except LedgerError as exc:
                 log.warning("ledger %d is kept: %s", ledger_id, exc)
@@ -114,5 +114,5 @@ class OverReplicated:
             await store.delete(lock)
         except NoNodeError:
             pass
-        except NamespaceError as exc:  # the lock ends with the session
+        except MetadataError as exc:  # the lock ends with the session
             log.warning("%s cannot be released: %s", lock, exc)

@@ -19,9 +19,9 @@ Source: LocationsIndexRebuildOp.java, LedgersIndexRebuildOp.java, InterleavedSto
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -42,6 +42,7 @@ from bookie.index.apache_databases import ApacheDatabases
 from bookie.index.apache_refusal import DATABASES, refuse_apache, shows_databases
 from bookie.index.entry_index import EntryIndex
 from bookie.index.index_factory import IndexConfig, IndexKind, open_index
+from bookie.index.index_view import IndexBuild
 from bookie.journal.format import decode_mark, encode_mark
 from bookie.offline.index_places import (
     READY,
@@ -55,8 +56,9 @@ from bookie.offline.index_source import IndexSource, open_source, read_source
 from bookie.storage.config import CURRENT, LOCK, StorageConfig
 from bookie.storage.directory_set import DirectorySet
 from bookie.storage.dirty_marks import has_lost_unsynced, read_loss_mark, write_loss_mark
+from ledger.runtime.log_lines import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -106,24 +108,20 @@ def rebuild_indexes(
         ]
         is_finishing = to_databases and any(has_sealed_databases(disk, one) for _, one in pairs)
         _check_target(disk, config, sources, to_databases=to_databases, is_finishing=is_finishing)
-        homes: dict[int, Path] = {}
+        rebuild = _Rebuild(
+            disk=disk,
+            config=None if to_databases else config.index,
+            is_foreign=is_foreign,
+            is_finishing=is_finishing,
+            accept_damage=accept_damage and not to_databases,
+        )
         for (directory, _), source in zip(pairs, sources, strict=True):
-            homes.update(dict.fromkeys(source.ledgers or (), directory))
+            rebuild.homes.update(dict.fromkeys(source.ledgers or (), directory))
         built: list[RebuiltDirectory] = []
         done = 0
         for (directory, index_directory), source in zip(pairs, sources, strict=True):
-            one = _build(
-                disk,
-                directory,
-                index_directory,
-                None if to_databases else config.index,
-                source=source,
-                is_foreign=is_foreign,
-                is_finishing=is_finishing,
-                homes=homes,
-                accept_damage=accept_damage and not to_databases,
-                progress=lambda at, done=done: progress(done + at),  # type: ignore[misc]
-            )
+            so_far = partial(_after, progress, done)
+            one = rebuild.build(directory, index_directory, source, so_far)
             done += one.stats.bytes
             built.append(one)
         if any(not one.kept_ledger_data or one.stats.damage for one in built):
@@ -133,14 +131,7 @@ def rebuild_indexes(
             _note_loss(disk, config, "Apache's bookie has not finished its check for missing entries")
         # Only after all builds: an error in one build leaves all old indexes in place.
         for _, index_directory in pairs:
-            if is_finishing and shows_databases(disk, index_directory):
-                continue  # the last call was interrupted just before its end
-            refuse_apache(disk, index_directory, has_page_files=False)  # none may start in the middle
-            if to_databases:
-                seal_databases(disk, index_directory)
-            exchange_index(disk, index_directory)
-            has_page_files = config.index.kind is IndexKind.PAGES and not to_databases
-            refuse_apache(disk, index_directory, has_page_files=has_page_files)
+            rebuild.exchange(index_directory)
         # The last step: until then no bookie starts on a part of the directories.
         if to_databases:
             finish_databases(disk, [index_directory for _, index_directory in pairs])
@@ -292,76 +283,116 @@ def locked(disk: Disk, config: StorageConfig) -> Iterator[None]:
             unlock()
 
 
-def _build(
-    disk: Disk,
-    directory: Path,
-    index_directory: Path,
-    config: IndexConfig | None,
-    *,
-    source: IndexSource,
-    is_foreign: bool,
-    is_finishing: bool,
-    homes: dict[int, Path],
-    accept_damage: bool,
-    progress: Progress,
-) -> RebuiltDirectory:
-    """Build the new index in its staging directory. ``config`` None: Apache's databases."""
-    staging, known = index_directory / REBUILDING, source.ledgers
-    names = disk.list_directory(index_directory)
-    if config is None:
-        has_begun = is_finishing and (source.has_databases or known is None)
-    else:
-        has_begun = known is None and any(
-            name in names and _is_complete(disk, index_directory / name, config)
-            for name in (READY, REBUILDING)
+def _after(progress: Progress, done: int, at: int) -> None:
+    progress(done + at)
+
+
+@attrs.frozen(kw_only=True)
+class _Rebuild:
+    """One pass over the directories: the new indexes, and then their exchange."""
+
+    disk: Disk
+    config: IndexConfig | None  # None: Apache's databases
+    is_foreign: bool
+    is_finishing: bool
+    accept_damage: bool
+    homes: dict[int, Path] = attrs.field(factory=dict)  # the directory of each ledger found so far
+
+    def build(
+        self, directory: Path, index_directory: Path, source: IndexSource, progress: Progress
+    ) -> RebuiltDirectory:
+        """Build the new index in its staging directory."""
+        disk, config = self.disk, self.config
+        staging, known = index_directory / REBUILDING, source.ledgers
+        names = disk.list_directory(index_directory)
+        if config is None:
+            has_begun = self.is_finishing and (source.has_databases or known is None)
+        else:
+            has_begun = known is None and any(
+                name in names and _is_complete(disk, index_directory / name, config)
+                for name in (READY, REBUILDING)
+            )
+        if has_begun:
+            # The last exchange was interrupted. No bookie has run since then: it would have refused to start.
+            return RebuiltDirectory(
+                directory=directory,
+                stats=RebuildStats(),
+                kept_ledger_data=config is None,
+                was_finished=True,
+            )
+        disk.remove_tree(index_directory / READY)
+        disk.remove_tree(staging)
+        disk.make_directory(staging)
+        index = (
+            ApacheDatabases(disk, staging, create=True)
+            if config is None
+            else open_index(disk, staging, config)
         )
-    if has_begun:
-        # The last exchange was interrupted. No bookie has run since then: it would have refused to start.
-        return RebuiltDirectory(
-            directory=directory,
-            stats=RebuildStats(),
-            kept_ledger_data=config is None,
-            was_finished=True,
-        )
-    disk.remove_tree(index_directory / READY)
-    disk.remove_tree(staging)
-    disk.make_directory(staging)
-    index = (
-        ApacheDatabases(disk, staging, create=True) if config is None else open_index(disk, staging, config)
-    )
-    try:
-        log_ids = logs_with_entries(disk, directory)
-        stats = rebuild_from_logs(
-            disk, directory, index, log_ids, known=known, accept_damage=accept_damage, progress=progress
-        )
-        stats.fenced += len(source.unlisted)
-        found = stats.skipped_ledgers.union(ledger_id for ledger_id, _ in index.ledgers())
-        for ledger_id in sorted(found):
-            if homes.setdefault(ledger_id, directory) != directory:
-                raise StartError(
-                    f"ledger {ledger_id} has entries in {directory} and belongs to {homes[ledger_id]}: one of"
-                    " them is an old copy, or an index directory is configured for another ledger directory"
-                    " than before. No index was exchanged"
-                )
-        if stats.damage and not accept_damage:
-            raise LogDamagedError(directory, stats.damage)
-        is_compared = config is None or source.has_databases or accept_damage
-        if is_compared and known is not None and not stats.damage:
-            try:
-                with open_source(disk, index_directory, source, is_foreign=is_foreign) as (old, ledger_ids):
-                    stats.entries = check_conversion(disk, directory, old, index, ledger_ids)
-            except StartError as exc:
-                if not accept_damage:
-                    raise
-                stats.damage.append(str(exc))
-                put_in_limbo(index)
-        if isinstance(index, EntryIndex):
-            index.mark_complete()
-        index.sync()
-    finally:
-        index.close()
-    disk.sync_directory(index_directory)
-    return RebuiltDirectory(directory=directory, stats=stats, kept_ledger_data=known is not None)
+        try:
+            log_ids = logs_with_entries(disk, directory)
+            stats = rebuild_from_logs(
+                disk,
+                directory,
+                index,
+                log_ids,
+                known=known,
+                accept_damage=self.accept_damage,
+                progress=progress,
+            )
+            stats.fenced += len(source.unlisted)
+            found = stats.skipped_ledgers.union(ledger_id for ledger_id, _ in index.ledgers())
+            for ledger_id in sorted(found):
+                if self.homes.setdefault(ledger_id, directory) != directory:
+                    raise StartError(
+                        f"ledger {ledger_id} has entries in {directory} and belongs to"
+                        f" {self.homes[ledger_id]}: one of them is an old copy, or an index directory is"
+                        " configured for another ledger directory than before. No index was exchanged"
+                    )
+            if stats.damage and not self.accept_damage:
+                raise LogDamagedError(directory, stats.damage)
+            is_compared = config is None or source.has_databases or self.accept_damage
+            if is_compared and known is not None and not stats.damage:
+                self._compare(directory, index_directory, source, index, stats)
+            if isinstance(index, EntryIndex):
+                index.mark_complete()
+            index.sync()
+        finally:
+            index.close()
+        disk.sync_directory(index_directory)
+        return RebuiltDirectory(directory=directory, stats=stats, kept_ledger_data=known is not None)
+
+    def _compare(
+        self,
+        directory: Path,
+        index_directory: Path,
+        source: IndexSource,
+        index: IndexBuild,
+        stats: RebuildStats,
+    ) -> None:
+        """Compare the new index with the old one, ledger by ledger."""
+        try:
+            with open_source(self.disk, index_directory, source, is_foreign=self.is_foreign) as (
+                old,
+                ledgers,
+            ):
+                stats.entries = check_conversion(self.disk, directory, old, index, ledgers)
+        except StartError as exc:
+            if not self.accept_damage:
+                raise
+            stats.damage.append(str(exc))
+            put_in_limbo(index)
+
+    def exchange(self, index_directory: Path) -> None:
+        """Put the new index in the place of the old one."""
+        disk = self.disk
+        if self.is_finishing and shows_databases(disk, index_directory):
+            return  # the last call was interrupted just before its end
+        refuse_apache(disk, index_directory, has_page_files=False)  # none may start in the middle
+        if self.config is None:
+            seal_databases(disk, index_directory)
+        exchange_index(disk, index_directory)
+        has_page_files = self.config is not None and self.config.kind is IndexKind.PAGES
+        refuse_apache(disk, index_directory, has_page_files=has_page_files)
 
 
 def _is_complete(disk: Disk, directory: Path, config: IndexConfig) -> bool:

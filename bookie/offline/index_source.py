@@ -11,7 +11,6 @@ Source: LedgersIndexRebuildOp.java; docs/storage-format.md 5.6.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,8 +24,9 @@ from bookie.index.index_factory import INDEX_DIRECTORY, open_existing_index, rea
 from bookie.index.index_view import IndexView, PageFilesView
 from bookie.ledger_record import UNKNOWN_KEY, LedgerData, lac_of_packet
 from bookie.offline.index_places import READY, REBUILDING
+from ledger.runtime.log_lines import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @attrs.frozen(kw_only=True)

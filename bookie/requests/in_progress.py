@@ -51,7 +51,8 @@ class InProgress:
         on_less: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """A limit of 0 is none. ``on_less`` is called whenever a count decreases."""
+        """A limit of 0 is none. With any limit, ``on_less`` is called whenever a count decreases."""
+        self.has_limits = adds_max > 0 or reads_max > 0
         self._adds_max = adds_max
         self._reads_max = reads_max
         self._on_less = on_less
@@ -87,13 +88,15 @@ class InProgress:
 
     def begin_batch(self, adds: int, fences: int) -> BatchBegun:
         """Adds and fencing reads of one chunk begin; pass the result to ``end_batch``."""
-        self.count_adds(adds)
+        self.adds += adds
         return adds, fences, self._clock()
 
     def end_batch(self, begun: BatchBegun, error: BaseException | None) -> None:
         """They are durable, or have failed."""
         adds, fences, began_s = begun
-        self.count_adds(-adds)
+        self.adds -= adds
+        if self.has_limits:
+            self._on_less()
         now_s = self._clock()
         if adds:
             latency = self.added if error is None else self.not_added
@@ -102,12 +105,7 @@ class InProgress:
             latency = self.fenced if error is None else self.not_fenced
             latency.add(now_s - began_s, now_s, fences)
 
-    def count_adds(self, change: int) -> None:
-        self.adds += change
-        if change < 0:
-            self._on_less()
-
     def count_reads(self, change: int) -> None:
         self.reads += change
-        if change < 0:
+        if change < 0 and self.has_limits:
             self._on_less()

@@ -32,17 +32,17 @@ class LacWatches:
     """The watchers of each ledger; true while there is any."""
 
     def __init__(self, long_polls_max: int = LONG_POLLS_MAX) -> None:
-        self._watchers: dict[int, dict[LacWatcher, None]] = {}
+        self.watchers: dict[int, dict[LacWatcher, None]] = {}  # no ledger is in it without a watcher
         self.long_polls_max = long_polls_max
         self.long_polls = 0  # of all connections; each connection counts its own
         self.woken_waits = Latency()  # of long polls, until the LAC grew or the ledger changed
         self.ended_waits = Latency()  # whose time was over
 
     def __bool__(self) -> bool:
-        return bool(self._watchers)
+        return bool(self.watchers)
 
     def __repr__(self) -> str:
-        return f"<LacWatches, {self.long_polls} long polls on {len(self._watchers)} ledgers>"
+        return f"<LacWatches, {self.long_polls} long polls on {len(self.watchers)} ledgers>"
 
     def share(self, own: int) -> int:
         """How many long polls the connection that has ``own`` of them may have."""
@@ -50,19 +50,19 @@ class LacWatches:
 
     def watch(self, ledger_id: int, watcher: LacWatcher) -> None:
         """From now on call the watcher for each event of the ledger."""
-        self._watchers.setdefault(ledger_id, {})[watcher] = None
+        self.watchers.setdefault(ledger_id, {})[watcher] = None
 
     def forget(self, ledger_id: int, watcher: LacWatcher) -> None:
         """No error if the watcher does not watch the ledger."""
-        watchers = self._watchers.get(ledger_id)
+        watchers = self.watchers.get(ledger_id)
         if watchers is not None and watcher in watchers:
             del watchers[watcher]
             if not watchers:
-                del self._watchers[ledger_id]
+                del self.watchers[ledger_id]
 
     def lac_is(self, ledger_id: int, lac: int) -> None:
         """The ledger's LAC is at least ``lac`` now."""
-        watchers = self._watchers.get(ledger_id)
+        watchers = self.watchers.get(ledger_id)
         if not watchers:
             return
         if len(watchers) <= WATCHERS_AT_ONCE_MAX:
@@ -74,5 +74,5 @@ class LacWatches:
 
     def ledger_changed(self, ledger_id: int) -> None:
         """The ledger was fenced or deleted."""
-        for watcher in self._watchers.get(ledger_id, ()):
+        for watcher in self.watchers.get(ledger_id, ()):
             watcher.ledger_changed(ledger_id)

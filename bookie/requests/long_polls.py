@@ -1,7 +1,7 @@
 """The long polls of one connection: waiting, timeouts, and replies in slices.
 
 Inside: one task for all long polls of a connection, the order of their deadlines, which are ready. Not
-inside: which reply a long poll gets (``reads``), the number of slices in one step of the loop
+inside: which reply a long poll gets (``poll_replies``), the number of slices in one step of the loop
 (``turns``).
 Always: each long poll gets one last reply, or its connection ends; one that asks for several gets the others
 before it, each for a greater LAC than the one before, at most ``REPLIES_MAX`` in all; a long poll that waits
@@ -36,8 +36,8 @@ _SORTED_FOR_ONE = 32  # long polls that are looked at, in the time that one repl
 _STALE_MAX = 64  # deadlines of answered long polls, besides as many as there are waiting ones
 
 
-class PollReplies(Protocol):
-    """The part of ``DeferredReplies`` that long polls need."""
+class Replying(Protocol):
+    """The part of ``PollReplies`` that long polls need."""
 
     def is_due(self, request: ReadRequest) -> bool | None: ...
     def lac_to_wait_beyond(self, request: ReadRequest) -> int | None: ...
@@ -72,7 +72,7 @@ class LongPolls:
         self,
         watches: LacWatches,
         turns: Turns,
-        replies: PollReplies,
+        replies: Replying,
         defer: Callable[[WokenPoll | IncomingRequest], None],
         wall_ms: Callable[[], int],
         *,
@@ -357,11 +357,12 @@ class LongPolls:
 
     async def _watch_clock(self) -> None:
         while True:
+            # What is due already is answered before the next sleep, which sets the alarm. The first sleep may
+            # have begun before this task, and a short time may be over since.
+            self._wake_task()
             first = self._deadlines[0][0] if self._deadlines else math.inf
-            # What is due already is answered before the next sleep, which sets the alarm.
             with trio.CancelScope(deadline=first if first > trio.current_time() else math.inf) as self._alarm:
                 await trio.sleep_forever()
-            self._wake_task()
 
 
 def _replies_of(request: ReadRequest) -> int:

@@ -13,12 +13,13 @@ Always: a ledger leaves the budget only when the metadata have confirmed it, or 
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable, Iterable
 
 import attrs
 
-log = logging.getLogger(__name__)
+from ledger.runtime.log_lines import get_logger
+
+log = get_logger(__name__)
 
 _LOG_INTERVAL_S = 60.0
 

@@ -166,7 +166,7 @@ class Permissions:
 
 
 class SessionAccess:
-    """What the peer of one connection may do. ``ClientSession`` asks it before it handles a frame."""
+    """The rights of the peer of one connection. ``ClientSession`` asks it before it handles a frame."""
 
     def __init__(self, permissions: Permissions) -> None:
         self._permissions = permissions

@@ -1,28 +1,29 @@
-"""Replies that come later: after a read from disk, or after the LAC has grown.
+"""Replies that come after a read from disk.
 
-Inside: reads of entries that are no longer in memory, batch reads, long polls, explicit LACs, lists of
-entries, disk space, reading the entry that an add repeats. Not inside: immediate replies and all writes
-(``session``); how many requests of a connection may wait (``deferred_work``).
+Inside: reads of entries that are no longer in memory, batch reads, explicit LACs, lists of entries, disk
+space, reading the entry that an add repeats. Not inside: immediate replies and all writes (``session``);
+which reply a long poll gets (``poll_replies``); how many requests of a connection may wait
+(``deferred_work``).
 Always: every deferred request gets exactly one reply, also if the storage fails; nothing here writes; no
 entry of a ledger in limbo is denied. Whether a ledger is in limbo is checked before the read. Limbo may end
 during the read, and an entry that the read did not find may be there by then.
 
-Source: BookKeeper, ReadEntryProcessorV3.java, LongPollReadEntryProcessorV3.java,
-BatchedReadEntryProcessor.java, ReadLacProcessorV3.java, GetBookieInfoProcessorV3.java;
-docs/protocol.md 9.3 to 9.7.
+Source: BookKeeper, ReadEntryProcessorV3.java, BatchedReadEntryProcessor.java, ReadLacProcessorV3.java,
+GetBookieInfoProcessorV3.java; docs/protocol.md 9.3 to 9.7.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import attrs
 
 from bookie.damage.digest_checker import CHECKSUM_TYPES
 from bookie.errors import EntryUnreadableError, LimboError, NoEntryError, NoLedgerError
-from bookie.ledger_record import LedgerRecord, lac_of_entry, lac_of_packet
+from bookie.ledger_record import LedgerRecord
 from bookie.requests.deferred import DeferredRequest, PlainReads, WokenPoll
+from bookie.requests.poll_replies import GUESS_BYTES, PollReplies, ReplySpace, known_ledger
 from bookie.requests.repeated_adds import Comparison, StoredEntry
 from bookie.requests.replies import refusal
 from bookie.requests.session import BookieService, ClientSession
@@ -56,17 +57,6 @@ _BATCH_ENTRY_BYTES = 4  # the length in front of each entry
 _ENTRY_BYTES_MIN = 32
 _LOCATED_MAX = 4096  # entries in one reply that names their place
 _LOCATED_BYTES_MAX = 8 << 20  # of these entries
-_GUESS_BYTES = 65_536  # reserved for a reply of unknown size
-
-
-class ReplySpace(Protocol):
-    """The space that replies may take until the peer has read them. ``ReplyQueue`` implements it."""
-
-    @property
-    def free_bytes(self) -> int: ...
-    async def wait_capacity(self) -> None: ...
-    def reserve(self, size_bytes: int) -> None: ...
-    def release(self, size_bytes: int) -> None: ...
 
 
 @attrs.frozen
@@ -80,6 +70,11 @@ class DeferredReplies:
     batch_bytes_max: int  # of one batch read's reply
     turns: Turns = attrs.field(factory=Turns)
     park: Callable[[IncomingRequest, ReadRequest], None] = lambda incoming, request: None  # lets it wait
+    polls: PollReplies = attrs.field(init=False)
+
+    @polls.default
+    def _of_polls(self) -> PollReplies:
+        return PollReplies(self.service.storage, self.session, self.queue, self._read, self.park)
 
     async def reply_to(self, deferred: DeferredRequest) -> int:
         """Do what the request needs, and send its reply. A cancelled call sends no reply.
@@ -98,7 +93,7 @@ class DeferredReplies:
         reply: Reply | None
         try:
             if isinstance(deferred, WokenPoll):
-                reply = await self._answer_poll(deferred.request, deferred.updated_ms)
+                reply = await self.polls.answer(deferred.request, deferred.updated_ms)
             else:
                 reply = await self._reply(deferred)
         except NoEntryError:
@@ -124,14 +119,14 @@ class DeferredReplies:
         match request:
             case ReadRequest():
                 if request.previous_lac is not None and not request.fence:
-                    return await self._long_poll(incoming, request)
+                    return await self.polls.reply_or_park(incoming, request)
                 return await self._read(request)
             case BatchReadRequest():
                 return await self._batch_read(request)
             case ReadLacRequest():
                 return await self._read_lac(request)
             case ListEntriesRequest():
-                if self._ledger(request.ledger_id).limbo:
+                if known_ledger(self.service.storage, request.ledger_id).limbo:
                     raise LimboError(request.ledger_id)
                 async with self.turns.lists:  # a list of a large ledger keeps a thread busy
                     availability = await self.service.storage.availability(request.ledger_id)
@@ -164,11 +159,11 @@ class DeferredReplies:
             bodies: Sequence[bytes]
             try:
                 if count == 1:
-                    bodies = [await self._reserving(_GUESS_BYTES, storage.read(ledger_id, first))]
+                    bodies = [await self._reserving(GUESS_BYTES, storage.read(ledger_id, first))]
                 else:
                     budget = max(1, min(READ_BATCH_BYTES_MAX, self.queue.free_bytes))
                     batch_read = storage.read_batch(ledger_id, first, count, budget)
-                    bodies = await self._reserving(min(budget, count * _GUESS_BYTES), batch_read)
+                    bodies = await self._reserving(min(budget, count * GUESS_BYTES), batch_read)
             except NoEntryError:
                 self.session.send_plain(ledger_id, first, missing)
                 self._count_unknown(missing)
@@ -197,18 +192,18 @@ class DeferredReplies:
             queue.release(size_bytes)
 
     async def _read(self, request: ReadRequest) -> ReadReply:
-        ledger = self._ledger(request.ledger_id)
+        ledger = known_ledger(self.service.storage, request.ledger_id)
         entry_id = self._resolve(ledger, request.entry_id)
         read = self.service.storage.read(request.ledger_id, entry_id)
-        body = await self._reserving(_GUESS_BYTES, read)
+        body = await self._reserving(GUESS_BYTES, read)
         max_lac = None if request.fence else ledger.lac
         return ReadReply(Code.OK, request.ledger_id, request.entry_id, body, max_lac=max_lac)
 
     async def _batch_read(self, request: BatchReadRequest) -> BatchReadReply | LocatedReply:
-        ledger = self._ledger(request.ledger_id)
+        ledger = known_ledger(self.service.storage, request.ledger_id)
         first = self._resolve(ledger, request.entry_id)
         # A peer that does not read its replies gets shorter batches, down to one entry.
-        budget = min(request.size_bytes_max, self.batch_bytes_max, max(self.queue.free_bytes, _GUESS_BYTES))
+        budget = min(request.size_bytes_max, self.batch_bytes_max, max(self.queue.free_bytes, GUESS_BYTES))
         count_max = max(1, budget // (_ENTRY_BYTES_MIN + _BATCH_ENTRY_BYTES))
         if request.entry_id == LAST_ENTRY:
             count_max = 1
@@ -218,9 +213,7 @@ class DeferredReplies:
             return located
         bodies: Sequence[bytes]
         if count_max == 1:
-            bodies = [
-                await self._reserving(_GUESS_BYTES, self.service.storage.read(request.ledger_id, first))
-            ]
+            bodies = [await self._reserving(GUESS_BYTES, self.service.storage.read(request.ledger_id, first))]
         else:
             size_bytes_max = max(budget - _BATCH_REPLY_BYTES, 1)
             batch_read = self.service.storage.read_batch(request.ledger_id, first, count_max, size_bytes_max)
@@ -252,128 +245,6 @@ class DeferredReplies:
             place.offset,
             place.starts,
         )
-
-    async def _long_poll(self, incoming: IncomingRequest, request: ReadRequest) -> Reply | None:
-        """Reply to a long poll, or let it wait: then there is no reply yet."""
-        if request.piggyback_entry and request.entry_id != LAST_ENTRY:
-            return refusal(incoming, Code.BAD_REQUEST)
-        assert request.previous_lac is not None  # ``is_long_poll`` takes no other
-        ledger = self._ledger(request.ledger_id)
-        if ledger.limbo and await self._lac(ledger) <= request.previous_lac:
-            raise LimboError(ledger.ledger_id)  # the entry that carried a greater LAC may be lost here
-        if (
-            request.timeout_ms is not None
-            and await self._lac(ledger) <= request.previous_lac
-            # The ledger may have changed while the LAC was read; then this step sees it.
-            and self._ledger(request.ledger_id).lac <= request.previous_lac
-        ):
-            self.park(incoming, request)
-            return None
-        return await self._answer_poll(request, None)
-
-    async def _answer_poll(self, request: ReadRequest, updated_ms: int | None) -> Reply:
-        assert request.previous_lac is not None  # ``is_long_poll`` takes no other
-        ledger = self._ledger(request.ledger_id)
-        if not request.piggyback_entry:
-            last_id = ledger.last_entry_id if request.entry_id == LAST_ENTRY else request.entry_id
-            reply = attrs.evolve(await self._read(request), lac_update_ms=updated_ms)
-            return (
-                attrs.evolve(reply, lac_body=_packet_beyond(ledger, last_id, reply.body))
-                if request.wants_lac
-                else reply
-            )
-        lac = await self._lac(ledger)
-        if ledger.last_entry_id < 0 and ledger.explicit_lac is None:
-            raise NoEntryError(ledger.ledger_id, LAST_ENTRY)
-        if lac > request.previous_lac:
-            try:
-                body = await self.service.storage.read(request.ledger_id, request.previous_lac + 1)
-            except NoEntryError:
-                pass  # other bookies have the entry: reply with the LAC alone
-            else:
-                return _with_entry(request, body, lac, updated_ms)
-        return ReadReply(Code.OK, request.ledger_id, LAST_ENTRY, None, max_lac=lac, lac_update_ms=updated_ms)
-
-    def is_due(self, request: ReadRequest) -> bool | None:
-        """True if a long poll gets its reply now, False if it must wait, None if the disk decides."""
-        assert request.previous_lac is not None  # ``is_long_poll`` takes no other
-        ledger = self.service.storage.ledger(request.ledger_id)
-        if ledger is None or (request.piggyback_entry and request.entry_id != LAST_ENTRY):
-            return True
-        if ledger.limbo or _is_lac_on_disk(ledger):
-            return None
-        return ledger.lac > request.previous_lac
-
-    def lac_to_wait_beyond(self, request: ReadRequest) -> int | None:
-        """The LAC in memory, if a long poll of several replies can continue after one that says it."""
-        if request.piggyback_entry or request.entry_id != LAST_ENTRY:
-            return None  # their replies depend on the LAC that the request names
-        ledger = self.service.storage.ledger(request.ledger_id)
-        if ledger is None or ledger.limbo or ledger.fenced or _is_lac_on_disk(ledger):
-            return None
-        return ledger.lac
-
-    def reply_now(self, poll: WokenPoll) -> int | None:
-        """Reply to a long poll from memory; return the size of the entry in it.
-
-        Returns:
-            None: It got no reply, because the disk must be read or the peer does not read its replies.
-        """
-        request = poll.request
-        assert request.previous_lac is not None  # ``is_long_poll`` takes no other
-        ledger = self.service.storage.ledger(request.ledger_id)
-        reply: Reply
-        if request.piggyback_entry and request.entry_id != LAST_ENTRY:
-            reply = refusal(poll.incoming, Code.BAD_REQUEST)
-        elif ledger is None:
-            reply = refusal(poll.incoming, Code.NO_LEDGER)
-        elif not request.piggyback_entry:
-            return self._reply_last(poll, request, ledger)
-        elif (
-            _is_lac_on_disk(ledger)
-            or (ledger.last_entry_id < 0 and ledger.explicit_lac is None)
-            or self.queue.free_bytes < _GUESS_BYTES
-        ):
-            return None
-        elif ledger.lac > request.previous_lac:
-            body = self.service.storage.read_cached(request.ledger_id, request.previous_lac + 1)
-            if body is None:
-                return None
-            reply = _with_entry(request, body, ledger.lac, poll.updated_ms)
-            self.session.reply(poll.incoming, reply)
-            return len(body)
-        else:
-            reply = ReadReply(
-                Code.OK,
-                request.ledger_id,
-                LAST_ENTRY,
-                None,
-                max_lac=ledger.lac,
-                lac_update_ms=poll.updated_ms,
-            )
-        self.session.reply(poll.incoming, reply)
-        return 0
-
-    def _reply_last(self, poll: WokenPoll, request: ReadRequest, ledger: LedgerRecord) -> int | None:
-        """Reply to a long poll with the last entry, if it is in memory."""
-        if request.entry_id != LAST_ENTRY or ledger.limbo or self.queue.free_bytes < _GUESS_BYTES:
-            return None
-        body = self.service.storage.read_cached(request.ledger_id, ledger.last_entry_id)
-        if body is None:
-            return None
-        packet = _packet_beyond(ledger, ledger.last_entry_id, body) if request.wants_lac else None
-        reply = ReadReply(
-            Code.OK,
-            request.ledger_id,
-            LAST_ENTRY,
-            body,
-            ledger.lac,
-            poll.updated_ms,
-            packet,
-            poll.more_follow,
-        )
-        self.session.reply(poll.incoming, reply)
-        return len(body)
 
     async def _read_lac(self, request: ReadLacRequest) -> ReadLacReply:
         ledger = self.service.storage.ledger(request.ledger_id)
@@ -435,12 +306,6 @@ class DeferredReplies:
 
     # Ledgers
 
-    def _ledger(self, ledger_id: int) -> LedgerRecord:
-        ledger = self.service.storage.ledger(ledger_id)
-        if ledger is None:
-            raise NoLedgerError(ledger_id)
-        return ledger
-
     def _code_of_missing(self, ledger_id: int) -> Code:
         """The code of the reply if the entry turns out to be missing."""
         ledger = self.service.storage.ledger(ledger_id)
@@ -454,41 +319,3 @@ class DeferredReplies:
         if entry_id < 0:
             raise NoEntryError(ledger.ledger_id, entry_id)
         return entry_id
-
-    async def _lac(self, ledger: LedgerRecord) -> int:
-        """The greatest stored LAC, also if no add has come since the start.
-
-        Java then waits although the stored LAC is greater.
-        """
-        if not _is_lac_on_disk(ledger):
-            return ledger.lac
-        lac = ledger.lac
-        try:
-            body = await self.service.storage.read(ledger.ledger_id, ledger.last_entry_id)
-        except (NoEntryError, EntryUnreadableError):
-            pass  # use the LAC in memory
-        else:
-            lac = lac_of_entry(ledger.last_entry_id, body)
-        if ledger.explicit_lac is not None:
-            lac = max(lac, lac_of_packet(ledger.explicit_lac))
-        return max(lac, ledger.lac)
-
-
-def _is_lac_on_disk(ledger: LedgerRecord) -> bool:
-    """True if no add has come since the start, so that only the last entry has the LAC."""
-    return ledger.lac < 0 and ledger.last_entry_id >= 0
-
-
-def _packet_beyond(ledger: LedgerRecord, entry_id: int, entry: bytes | None) -> bytes | None:
-    """The ledger's LAC packet, if its LAC is greater than that in the entry."""
-    packet = ledger.explicit_lac
-    if packet is None or entry is None or lac_of_packet(packet) <= lac_of_entry(entry_id, entry):
-        return None
-    return packet
-
-
-def _with_entry(request: ReadRequest, body: bytes, lac: int, updated_ms: int | None) -> ReadReply:
-    assert request.previous_lac is not None  # ``is_long_poll`` takes no other
-    return ReadReply(
-        Code.OK, request.ledger_id, request.previous_lac + 1, body, max_lac=lac, lac_update_ms=updated_ms
-    )

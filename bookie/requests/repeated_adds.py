@@ -33,13 +33,13 @@ docs/protocol.md 9.2.
 from __future__ import annotations
 
 import enum
-import logging
 
 import attrs
 
 from bookie.damage.digest_checker import checksum_type
 from bookie.ledger_record import LedgerRecord
 from ledger.digest import ENTRY_HEADER_BYTES, DigestType
+from ledger.runtime.log_lines import get_logger
 
 LOGGED_LEDGERS_MAX = 1000  # refusals in more ledgers than these are counted only
 
@@ -47,7 +47,7 @@ _LAC = slice(16, 24)
 _LENGTH = slice(24, 32)
 _MAC_END = ENTRY_HEADER_BYTES + DigestType.MAC.size_bytes
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Comparison(enum.Enum):

@@ -148,7 +148,8 @@ class ClientSession:
     ) -> None:
         self.may_upgrade = service.has_tls  # the server clears it when the connection uses TLS
         self.is_upgrading = False  # START_TLS has come: the server sets it back when TLS has begun
-        self.inline_bytes_max = INLINE_READ_BYTES_MAX  # of one chunk; less while memory is short
+        # Set by the server: how many bytes of replies may be queued now; less while memory is short.
+        self.free_bytes: Callable[[], int] = lambda: INLINE_READ_BYTES_MAX
         self.slow_count = 0  # frames that take long; the server sets it back
         self.has_written = False  # this peer adds entries
         self.identity: PeerIdentity | None = None  # the authenticated peer
@@ -170,16 +171,15 @@ class ClientSession:
         self._misses: list[bytes] = []  # ids of the plain reads of entries that are not in memory
         self._needs_sync = False  # a request in the batch was promised a sync
         self._adds_count = 0
-        self._inline_bytes_left = 0
+        self._inline_bytes_left: int | None = 0  # None: not asked for yet
 
     def handle(self, data: bytes, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         """Handle the frames of one chunk, in order.
 
         Returns:
-            The spans of frames still to be handled: after ``SLOW_FRAMES_MAX`` frames that take long, or from
-            the first one that waits for a decision about its peer. The caller lets the loop run other tasks,
-            or awaits ``wait_decision`` if it is set, and calls again. Those after START_TLS, with
-            ``is_upgrading``, are never handled.
+            The spans still to be handled: after ``SLOW_FRAMES_MAX`` frames that take long, or from one that
+            waits for a decision about its peer. Let the loop run other tasks, or await ``wait_decision`` if
+            it is set, and call again. Those after START_TLS, with ``is_upgrading``, are never handled.
 
         Raises:
             WireError: A frame is no message. The frames before it were handled. Close the connection.
@@ -189,17 +189,14 @@ class ClientSession:
             self.wait_decision = None
             access.begin(self.identity)
         stage_entry, batch = storage.stage_entry, self._batch
-        unpack = v2.ADD_REQUEST.unpack_from
-        add_bytes_min = v2.ADD_REQUEST_BYTES_MIN
+        unpack, add_bytes_min = v2.ADD_REQUEST.unpack_from, v2.ADD_REQUEST_BYTES_MIN
         # If the chunk may hold an entry too long to be stored, ``_add`` checks the length of each entry.
         is_plain = self._rights.writable and len(data) <= RECORD_BYTES_MAX
         header_of_add = v2.ADD_HEADER if is_plain else -1
         added: list[bytes] = []  # for each acknowledged v2 add, its entry's first 16 bytes
         ledger: LedgerRecord | None = None
-        current_id = -1
-        master_key = b""
-        slow_count = 0
-        self._inline_bytes_left = min(self.inline_bytes_max, INLINE_READ_BYTES_MAX)
+        current_id, master_key, slow_count = -1, b"", 0
+        self._inline_bytes_left = None
         try:
             for start, end in spans:
                 size = end - start
@@ -227,11 +224,8 @@ class ClientSession:
                             continue
                 elif size == 20:
                     header, ledger_id, entry_id = _READ_REQUEST.unpack_from(data, start)
-                    if (
-                        header == READ_HEADER
-                        and entry_id >= 0
-                        and (access is None or access.may_read(ledger_id))
-                    ):
+                    is_plain_read = header == READ_HEADER and entry_id >= 0
+                    if is_plain_read and (access is None or access.may_read(ledger_id)):
                         self._plain_read(data[start + 4 : end], ledger_id, entry_id)
                         continue
                 if not self._handle_frame(data, start, end):
@@ -244,12 +238,15 @@ class ClientSession:
             return ()
         finally:
             # Also after a bad frame: a batch is filled and submitted in the same step of the loop.
-            if added:
-                self._acks.append(_ADD_OK + _ADD_OK.join(added))
-                self._adds_count += len(added)
-                self._needs_sync |= self._service.sync_adds
             self.slow_count += slow_count
+            if added:
+                self._acknowledge(added)
             self._finish()
+
+    def _acknowledge(self, added: list[bytes]) -> None:
+        self._acks.append(_ADD_OK + _ADD_OK.join(added))
+        self._adds_count += len(added)
+        self._needs_sync |= self._service.sync_adds
 
     def reply(self, incoming: IncomingRequest, reply: Reply) -> None:
         """Send the reply to a deferred request; a large one in two parts, to save a copy of its entries."""
@@ -308,7 +305,7 @@ class ClientSession:
             self._misses.clear()
             self._defer(PlainReads(misses))
         if self._grown:
-            if self._watches:
+            if self._watches.watchers:
                 for ledger_id in self._grown:
                     ledger = self._storage.ledger(ledger_id)
                     if ledger is not None:
@@ -521,6 +518,8 @@ class ClientSession:
             self._immediate.append(plain_reply(ids, Code.OK, body))
 
     def _read_inline(self, ledger_id: int, entry_id: int) -> bytes | None:
+        if self._inline_bytes_left is None:
+            self._inline_bytes_left = min(self.free_bytes(), INLINE_READ_BYTES_MAX)
         if self._inline_bytes_left <= 0:
             return None
         body = self._storage.read_cached(ledger_id, entry_id)

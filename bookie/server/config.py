@@ -34,10 +34,9 @@ class ServerConfig:
     total_bytes_max: int = attrs.field(default=268_435_456, validator=attrs.validators.ge(1 << 20))
     share_bytes_min: int = attrs.field(default=65_536, validator=attrs.validators.gt(0))
     connections_max: int = attrs.field(default=0, validator=attrs.validators.ge(0))  # 0: no limit
-    # A connection that has sent no whole frame, and one that has begun another, are closed after this long
-    # without progress.
+    # A connection is closed if it makes no progress for this time: before its first frame is whole,
     first_frame_timeout_s: float = attrs.field(default=30.0, validator=attrs.validators.gt(0))
-    frame_timeout_s: float = attrs.field(default=60.0, validator=attrs.validators.gt(0))
+    frame_timeout_s: float = attrs.field(default=60.0, validator=attrs.validators.gt(0))  # in a later frame
     stalled_s: float = attrs.field(default=10.0, validator=attrs.validators.gt(0))
     response_timeout_s: float | None = None  # close a peer that takes no reply bytes for this time
     adds_in_progress_max: int = 0  # of all connections; 0: only memory and the journal limit them

@@ -13,7 +13,7 @@ Source: BookKeeper, BookieNettyServer.java; docs/protocol.md 1 and 9.9.
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -36,10 +36,10 @@ from bookie.server.gate import (
 from bookie.server.handshake import HandshakeError, shake_hands
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.reply_queue import ReplyQueue
-from bookie.server.sending import SEND_BYTES_MAX, send_pieces
 from bookie.server.server_parts import ServerParts
 from ledger.codes import Code
 from ledger.errors import WireError
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import contained_failures, first_line
 from ledger.runtime.tasks.task_errors import first_error
 from ledger.transport.pipe import PipeStream
@@ -47,9 +47,11 @@ from ledger.transport.socket_stream import SocketStream
 from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import IncomingRequest, StartTlsReply, StartTlsRequest
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 CONNECTION = "connection"  # the label of the metric of contained failures
+_SEND_BYTES_MAX = 256 << 10  # of a stream that says nothing before it has sent all
+_VECTORED_BYTES_MAX = 1 << 20  # of one system call, which the other connections wait for
 _RECEIVE_BYTES_MIN = 8192  # also while memory is short
 _BYTES_OF_FRAME = 512  # how many frames a chunk announces to ``Turns`` before they are counted
 
@@ -81,6 +83,7 @@ class Connection:
             self._reply_queue.direct = stream
         self._session = service.open_session(self._reply_queue.put, self._defer)
         self._session.send_large = self._reply_queue.put_large
+        self._session.free_bytes = lambda: self._reply_queue.free_bytes
         self._session.on_fault = self._fault
         self._turns = parts.turns
         self._work = DeferredWork(parts, self._session, self._reply_queue, self._note_refused)
@@ -104,22 +107,14 @@ class Connection:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 self._work.start(nursery)
-                nursery.start_soon(self._send)
+                nursery.start_soon(self._receive_all, nursery)
                 if self._config.response_timeout_s is not None or self._memory.is_tight:
                     self.watch()
                 else:
                     self._unwatched[self] = None
                 if self._gate is not None:
                     nursery.start_soon(self._watch_gate)
-                try:
-                    await self._receive()
-                except (trio.BrokenResourceError, WireError):
-                    await self._turns.take(CLOSE_UNITS)  # thousands of peers may end at once
-                    raise
-                if self._is_draining:
-                    await trio.sleep_forever()  # until the server cancels it
-                await self._turns.take(CLOSE_UNITS)
-                nursery.cancel_scope.cancel()
+                await self._send()
         except* (trio.BrokenResourceError, trio.ClosedResourceError) as lost:
             log.debug("connection lost: %s", lost.exceptions[0])
         except* StorageFailedError:
@@ -178,20 +173,32 @@ class Connection:
     async def wait_sent(self) -> None:
         await self._reply_queue.wait_sent()
 
+    async def _receive_all(self, nursery: trio.Nursery) -> None:
+        # A task of its own: each chunk resumes this one, and not the tasks of the server around it.
+        try:
+            await self._receive()
+        except (trio.BrokenResourceError, WireError):
+            await self._turns.take(CLOSE_UNITS)  # thousands of peers may end at once
+            raise
+        if self._is_draining:
+            await trio.sleep_forever()  # until the server cancels it
+        await self._turns.take(CLOSE_UNITS)
+        nursery.cancel_scope.cancel()
+
     async def _receive(self) -> None:
         gate, frame_bytes_max = self._gate, self._config.frame_bytes_max
         frames = FrameBuffer(frame_bytes_max if gate is None else min(frame_bytes_max, FRAME_BYTES_MAX))
         feed, handle = frames.feed, self._session.handle if gate is None else gate.handle
         receive_bytes = self._config.receive_bytes
         reply_queue, session, memory = self._reply_queue, self._session, self._memory
-        wait_storage, in_progress = self._service.storage.wait_capacity, self._service.in_progress
         peer, work, turns = self.peer, self._work, self._turns
+        storage, in_progress = self._service.storage, self._service.in_progress
         while True:
-            if reply_queue.is_full:
+            free_bytes = reply_queue.free_bytes  # a queue that is full has none
+            if not free_bytes or work.count > work.count_max:
                 await reply_queue.wait_capacity()
-            if work.is_long:
                 await work.wait_short()
-            free_bytes = reply_queue.free_bytes
+                free_bytes = reply_queue.free_bytes
             if free_bytes < _RECEIVE_BYTES_MIN:
                 free_bytes = _RECEIVE_BYTES_MIN
             peer.is_receiving = True
@@ -199,21 +206,12 @@ class Connection:
             peer.is_receiving = False
             if not chunk:
                 return
-            reply_queue.received(frames.held_bytes + len(chunk))
-            # The waits come before the chunk is handled. When there is capacity, this step of the loop takes
-            # it at once, and each other waiting connection checks again.
-            turn = 0
-            while True:
-                while in_progress.is_full(adds=session.has_written, reads=work.has_read):
-                    await self._capacity.wait()
-                if session.has_written:
-                    await wait_storage()
-                if not turns.is_spent or turns.has_turn(turn):
-                    break
-                turn = await turns.wait(1 + len(chunk) // _BYTES_OF_FRAME)
+            # A chunk counts while it waits; nearly always it is handled in this step.
+            if turns.is_spent or in_progress.has_limits or (session.has_written and storage.must_wait):
+                reply_queue.received(frames.held_bytes + len(chunk))
+                await self._wait_turn(len(chunk))
             if self._is_draining:
                 return
-            session.inline_bytes_max = reply_queue.free_bytes  # other connections may have taken theirs
             data, spans = feed(bytes(chunk))
             turns.charge(1 + len(spans) + len(data or chunk) // UNIT_BYTES)
             if spans:
@@ -221,6 +219,8 @@ class Connection:
                 if not peer.is_proven and gate is None:
                     self._connections.prove(peer)
                 later = handle(data, spans)
+                if later or gate is not None or self._upgrade is not None:
+                    reply_queue.received(len(data))
                 if session.slow_count:
                     self._charge_slow_frames()
                 while later and self._upgrade is None and not self._is_draining:
@@ -250,9 +250,27 @@ class Connection:
                     self._connections.prove(peer)
                     frames.allow(frame_bytes_max)
             peer.held_bytes = held_bytes = frames.held_bytes
-            reply_queue.received(held_bytes)
+            if held_bytes != reply_queue.received_bytes:
+                reply_queue.received(held_bytes)
             if held_bytes > memory.share_bytes_min and memory.is_exhausted:
                 await self._wait_memory(held_bytes)
+
+    async def _wait_turn(self, size_bytes: int) -> None:
+        """Wait until a chunk may be handled: without a checkpoint if there is capacity for it.
+
+        The waits come before the chunk is handled. When there is capacity, that step of the loop takes it at
+        once, and each other waiting connection checks again.
+        """
+        in_progress, session, turns = self._service.in_progress, self._session, self._turns
+        turn = 0
+        while True:
+            while in_progress.is_full(adds=session.has_written, reads=self._work.has_read):
+                await self._capacity.wait()
+            if session.has_written:
+                await self._service.storage.wait_capacity()
+            if not turns.is_spent or turns.has_turn(turn):
+                return
+            turn = await turns.wait(1 + size_bytes // _BYTES_OF_FRAME)
 
     def _charge_slow_frames(self) -> None:
         self._turns.charge(self._session.slow_count * SLOW_FRAME_UNITS)
@@ -314,7 +332,7 @@ class Connection:
         while True:
             pieces = await reply_queue.take()
             try:
-                if len(pieces) == 1 and len(pieces[0]) <= SEND_BYTES_MAX:
+                if len(pieces) == 1 and len(pieces[0]) <= _SEND_BYTES_MAX:
                     await self._stream.send_all(pieces[0])
                     reply_queue.sent(len(pieces[0]))
                 else:
@@ -401,3 +419,44 @@ def _address_of(stream: trio.abc.Stream) -> str:
     except OSError:  # the peer has disconnected already
         return ""
     return str(name[0]) if isinstance(name, tuple) else ""
+
+
+async def send_pieces(
+    stream: trio.abc.Stream, pieces: Sequence[bytes | memoryview], on_sent: Callable[[int], None]
+) -> None:
+    """Send all pieces in order, without copying them together where the stream has a socket.
+
+    Each send that the peer takes is reported at once, because it frees memory and shows progress. A cancelled
+    call may have sent some of the bytes.
+
+    Raises:
+        BrokenResourceError, ClosedResourceError: As ``send_all`` of the stream.
+    """
+    if isinstance(stream, SocketStream) and len(pieces) > 1:
+        await _send_vectored(stream, [memoryview(piece) for piece in pieces], on_sent)
+        return
+    for piece in pieces:
+        view = memoryview(piece)
+        for start in range(0, len(view), _SEND_BYTES_MAX):
+            part = view[start : start + _SEND_BYTES_MAX]
+            await stream.send_all(part)
+            on_sent(len(part))
+
+
+async def _send_vectored(
+    stream: SocketStream, left: list[memoryview], on_sent: Callable[[int], None]
+) -> None:
+    while left:
+        now: list[memoryview] = []
+        room = _VECTORED_BYTES_MAX
+        for piece in left:
+            now.append(piece[:room])
+            room -= len(now[-1])
+            if not room:
+                break
+        sent = await stream.send_some(now)
+        on_sent(sent)
+        while left and sent >= len(left[0]):
+            sent -= len(left.pop(0))
+        if sent:
+            left[0] = left[0][sent:]

@@ -69,14 +69,15 @@ class DeferredWork:
         self._polls = LongPolls(
             service.watches,
             turns,
-            self._replies,
+            self._replies.polls,
             self._queue_request,
             parts.wall_ms,
             long_polls_max=config.long_polls_max,
             on_fault=lambda exc: session.on_fault(exc),
         )
         self._queue: deque[tuple[DeferredRequest, float]] = deque()  # with the time of its arrival
-        self._count = 0  # requests in ``_queue`` and in work
+        self.count = 0  # requests in ``_queue`` and in work
+        self.count_max = config.deferred_queue_max  # with more, nothing more should be received
         self._lists_count = 0  # of them, lists of entries
         self._held_bytes = 0  # of the entries that they hold
         self.has_read = False  # this peer makes requests that wait
@@ -86,19 +87,15 @@ class DeferredWork:
         self._nursery: trio.Nursery | None = None
 
     def __repr__(self) -> str:
-        return f"<DeferredWork, {self._count} requests, {len(self._polls)} long polls>"
+        return f"<DeferredWork, {self.count} requests, {len(self._polls)} long polls>"
 
     def start(self, nursery: trio.Nursery) -> None:
         """Workers run in this nursery from now on."""
         self._nursery = nursery
 
-    @property
-    def is_long(self) -> bool:
-        """True if nothing more should be received before ``wait_short`` returns."""
-        return self._count > self._config.deferred_queue_max
-
     async def wait_short(self) -> None:
-        while self.is_long:
+        """Return when ``count`` is at most ``count_max``; at once if it is already."""
+        while self.count > self.count_max:
             self._is_short = trio.Event()
             await self._is_short.wait()
 
@@ -121,7 +118,7 @@ class DeferredWork:
         self._nursery = None
         self._polls.close()
         self._in_progress.count_lists(-self._lists_count)
-        self._in_progress.count_reads(-self._count)
+        self._in_progress.count_reads(-self.count)
         self._queue.clear()
         self._give_back(self._held_bytes)
 
@@ -140,7 +137,7 @@ class DeferredWork:
                 return self._takes_list()
             if isinstance(request.request, AddRequest):
                 limit = self._config.pending_adds_max
-        if limit and self._count + count > min(limit, self._share(limit)):
+        if limit and self.count + count > min(limit, self._share(limit)):
             # A refusal takes more memory than a plain read that waits. Without memory for refusals the reads
             # wait, and nothing more is received from the peer.
             return count > 1 and self._reply_queue.free_bytes < _REFUSAL_BYTES * count
@@ -154,7 +151,7 @@ class DeferredWork:
 
     def _share(self, limit: int) -> int:
         """How many requests this connection may have waiting, so that the others have some, too."""
-        return share_of(_ALL_CONNECTIONS * limit, self._in_progress.reads - self._count)
+        return share_of(_ALL_CONNECTIONS * limit, self._in_progress.reads - self.count)
 
     def _takes_list(self) -> bool:
         if self._lists_count >= (1 if self._in_progress.has_all_lists else self._config.lists_max):
@@ -188,7 +185,7 @@ class DeferredWork:
             return
         count = len(request) if isinstance(request, PlainReads) else 1
         self._queue.append((request, self._in_progress.now_s()))
-        self._count += count
+        self.count += count
         self._in_progress.count_reads(count)
         self.has_read = True
         worker = self._idle_worker
@@ -247,9 +244,9 @@ class DeferredWork:
                 self._in_progress.count_lists(-1)
             elif size_bytes := _held_bytes(request):
                 self._give_back(size_bytes)
-        self._count -= count
+        self.count -= count
         self._in_progress.count_reads(-count)
-        if self._is_short is not None and self._count <= self._config.deferred_queue_max // 2:
+        if self._is_short is not None and self.count <= self._config.deferred_queue_max // 2:
             self._is_short.set()
             self._is_short = None
 

@@ -101,7 +101,7 @@ class Gate:
         self._waiting: IncomingRequest | None = None  # an empty first token, sent around START_TLS
         self._exchanges = 0
         self._is_upgrading = False  # from START_TLS until TLS begins
-        self._early_frames = 0  # that came meanwhile, all in clear text
+        self._early_frames = 0  # those that came before TLS began, all in clear text
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed" if self.refused is None else "refused"

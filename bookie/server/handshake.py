@@ -13,6 +13,7 @@ import trio
 
 from bookie.requests.turns import HANDSHAKE_UNITS, Turns
 from ledger.errors import WireError
+from ledger.runtime.tls_refusal import refusal_text
 from ledger.transport import handshake
 
 
@@ -20,7 +21,7 @@ class HandshakeError(WireError):
     """The peer and this bookie do not accept each other in TLS, or the connection broke."""
 
     def __init__(self, cause: BaseException) -> None:
-        super().__init__(f"TLS handshake failed: {str(cause) or repr(cause)}")
+        super().__init__(f"TLS handshake failed: {refusal_text(cause)}")
         self.kind = str(
             getattr(cause, "verify_message", None) or getattr(cause, "reason", None) or type(cause).__name__
         )

@@ -13,7 +13,9 @@ import logging
 
 import attrs
 
-log = logging.getLogger(__name__)
+from ledger.runtime.log_lines import get_logger
+
+log = get_logger(__name__)
 
 INTERVAL_S = 60.0
 KINDS_MAX = 64  # in an interval; later reasons count as those without one

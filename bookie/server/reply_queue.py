@@ -28,7 +28,7 @@ class ReplyQueue:
         self._queued_bytes = 0  # including the send under way
         self._taken_bytes = 0  # in the send under way
         self._reserved_bytes = 0
-        self._received_bytes = 0
+        self.received_bytes = 0  # of an incomplete frame, or of a chunk that waits
         self.sent_bytes = 0  # since the connection began
         self._idle_sender: trio.lowlevel.Task | None = None  # waits in ``take``
         self._progress: trio.Event | None = None  # while a task waits for capacity, or for a send
@@ -46,7 +46,10 @@ class ReplyQueue:
     @property
     def free_bytes(self) -> int:
         """How many more bytes may be queued now, at least 0."""
-        limit, share_bytes = self._bytes_max, self._memory.share_bytes
+        limit, memory = self._bytes_max, self._memory
+        share_bytes = (memory.bytes_max - memory.used_bytes) // 2  # as ``share_bytes``, for each chunk
+        if share_bytes < memory.share_bytes_min:
+            share_bytes = memory.share_bytes_min
         if share_bytes < limit:
             limit = share_bytes
         free_bytes = limit - self._queued_bytes - self._reserved_bytes
@@ -110,8 +113,8 @@ class ReplyQueue:
 
     def received(self, size_bytes: int) -> None:
         """Set how many bytes of an incomplete frame the connection holds."""
-        more_bytes = size_bytes - self._received_bytes
-        self._received_bytes = size_bytes
+        more_bytes = size_bytes - self.received_bytes
+        self.received_bytes = size_bytes
         if more_bytes > 0:
             self._memory.take(more_bytes)
         elif more_bytes:
@@ -174,8 +177,8 @@ class ReplyQueue:
         """The connection has ended: give all bytes back and take no more frames."""
         self._is_closed = True
         self._frames.clear()
-        self._memory.give_back(self._queued_bytes + self._reserved_bytes + self._received_bytes)
-        self._queued_bytes = self._taken_bytes = self._reserved_bytes = self._received_bytes = 0
+        self._memory.give_back(self._queued_bytes + self._reserved_bytes + self.received_bytes)
+        self._queued_bytes = self._taken_bytes = self._reserved_bytes = self.received_bytes = 0
         if self._progress is not None:
             self._wake_waiting()
 

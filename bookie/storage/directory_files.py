@@ -12,7 +12,6 @@ Source: SingleDirectoryDbLedgerStorage.java (checkpoint); docs/storage-format.md
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -28,8 +27,9 @@ from bookie.index.index_scan import greatest_log_id
 from bookie.journal.format import JournalMark
 from bookie.storage.config import StorageConfig
 from bookie.storage.write_cache import SealedCache
+from ledger.runtime.log_lines import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 START_FREE_BYTES = 48 << 20  # for opening the index, a journal file, and the flushes of a replay
 

@@ -11,7 +11,6 @@ Source: SingleDirectoryDbLedgerStorage.java; docs/storage-format.md 8.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from bookie.damage.scrubber import Scrubber
 from bookie.disk.disk import Disk, DiskThread
 from bookie.entrylog.reader import EntryLogReader
 from bookie.errors import BookieServerError, FormatError, IndexFailedError, StartError, StorageFailedError
-from bookie.gc.log_collector import LogCollector
+from bookie.gc.log_collector import LogCollector, StoreCalls
 from bookie.index.entry_index import DamagedRange, EntryIndex
 from bookie.journal.format import JournalMark
 from bookie.latency import Latency
@@ -37,48 +36,59 @@ from bookie.storage.directory_files import DirectoryFiles, open_directory_files
 from bookie.storage.entry_reads import EntryReads
 from bookie.storage.failure import Failure
 from bookie.storage.write_cache import WriteCache
+from ledger.runtime.log_lines import get_logger
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
+
+
+@attrs.frozen
+class DirectoryPlace:
+    """One ledger directory among those of the storage."""
+
+    number: int
+    directory: Path
+    index_directory: Path
+    thread: DiskThread  # from now on the only thread that writes here; whoever made it closes it
+
+
+@attrs.frozen
+class StorageParts:
+    """The parts that the directories of one storage share."""
+
+    disk: Disk
+    config: StorageConfig
+    failure: Failure
+    digest_type_of: DigestTypeOf | None = None  # see ``Scrubber``
 
 
 async def open_directory_store(
-    disk: Disk,
-    thread: DiskThread,
-    number: int,
-    directory: Path,
-    index_directory: Path,
-    config: StorageConfig,
-    mark: JournalMark,
-    failure: Failure,
-    digest_type_of: DigestTypeOf | None = None,
+    shared: StorageParts, place: DirectoryPlace, mark: JournalMark
 ) -> DirectoryStore:
     """Open a ledger directory's index and load the ledgers that live there.
 
     Args:
-        thread: From now on the only thread that writes in this directory. The caller closes it.
         mark: The greatest mark found in this directory.
-        digest_type_of: See ``Scrubber``.
 
     Raises:
         StartError: The index is missing or damaged. Nothing stays open.
         OSError: The disk fails or is full. Nothing stays open.
     """
     try:
-        open_files = partial(open_directory_files, disk, directory, index_directory, config, mark)
-        files = await thread.call(open_files)
+        open_files = partial(
+            open_directory_files, shared.disk, place.directory, place.index_directory, shared.config, mark
+        )
+        files = await place.thread.call(open_files)
         try:
             # In the thread: the scan may be long, and waits for file descriptors.
-            ledgers = await thread.call(partial(_load_ledgers, files.index, number))
-            return DirectoryStore(
-                disk, thread, number, directory, files, ledgers, config, failure, digest_type_of
-            )
+            ledgers = await place.thread.call(partial(_load_ledgers, files.index, place.number))
+            return DirectoryStore(shared, place, files, ledgers)
         except BaseException:
-            await thread.call(partial(files.close, has_failed=True))
+            await place.thread.call(partial(files.close, has_failed=True))
             raise
     except (FormatError, IndexFailedError) as exc:
         raise StartError(
-            f"{directory}: {exc}. The index is damaged: let `dlog bookie rebuild-index` rebuild it"
+            f"{place.directory}: {exc}. The index is damaged: let `dlog bookie rebuild-index` rebuild it"
             " from the entry logs; it fences every ledger found"
         ) from exc
 
@@ -88,20 +98,16 @@ class DirectoryStore:
 
     def __init__(
         self,
-        disk: Disk,
-        thread: DiskThread,
-        number: int,
-        directory: Path,
+        shared: StorageParts,
+        place: DirectoryPlace,
         files: DirectoryFiles,
         ledgers: dict[int, LedgerRecord],
-        config: StorageConfig,
-        failure: Failure,
-        digest_type_of: DigestTypeOf | None,
     ) -> None:
-        self._disk = disk
-        self.thread = thread
-        self.number = number
-        self.directory = directory
+        config = shared.config
+        self._disk = disk = shared.disk
+        self.thread = place.thread
+        self.number = place.number
+        self.directory = directory = place.directory
         self.files = files
         self.ledgers = ledgers  # the ledgers that live here
         self.deleting: dict[int, int] = {}  # ledgers whose index is still to be deleted -> how many times
@@ -121,7 +127,7 @@ class DirectoryStore:
         self.scrubber = Scrubber(
             entries,
             config.scrub,
-            digest_type_of=digest_type_of,
+            digest_type_of=shared.digest_type_of,
             is_busy=lambda: bool(self.cache.sealed),
         )
         self.collector = LogCollector(
@@ -129,14 +135,16 @@ class DirectoryStore:
             directory,
             files.index,
             files.writer,
-            # Called in any thread. After a crash a ledger may come back whose index is not deleted yet.
-            is_live=lambda ledger_id: ledger_id in self.ledgers or ledger_id in self.deleting,
-            in_thread=self.in_thread,
-            on_deleted=self.reader.forget,
+            StoreCalls(
+                # After a crash a ledger may come back whose index is not deleted yet.
+                is_live=lambda ledger_id: ledger_id in self.ledgers or ledger_id in self.deleting,
+                in_thread=self.in_thread,
+                on_deleted=self.reader.forget,
+            ),
             log_bytes_max=config.entry_log_bytes_max,
             config=config.compaction,
         )
-        self._failure = failure
+        self._failure = shared.failure
         self.flushes, self.failed_flushes = Latency(), Latency()
 
     def __repr__(self) -> str:

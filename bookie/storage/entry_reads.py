@@ -28,7 +28,7 @@ from bookie.errors import EntryUnreadableError, FormatError, NoEntryError, NoLed
 from bookie.index.entry_index import EntryRange
 from bookie.ledger_record import LedgerRecord
 from bookie.storage.entry_places import EntryPlace
-from bookie.storage.read_ahead import WINDOW_BYTES_MAX, ReadAhead
+from bookie.storage.read_ahead import WINDOW_BYTES_MAX, EntryReadAhead
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.write_cache import WriteCache
 from ledger.catalog.availability import encode_availability
@@ -46,7 +46,7 @@ class ReadConfig:
     """How much the reads of one ledger directory may cache and read ahead."""
 
     cache_bytes_max: int = attrs.field(default=32 << 20, validator=attrs.validators.ge(0))  # 0: none
-    # Clients that can open the entry logs are told where entries lie if these are this many bytes.
+    # Clients that can open the entry logs get the places of entries if these are this many bytes.
     place_bytes_min: int = attrs.field(default=64 << 10, validator=attrs.validators.ge(1))
     ahead_entries_max: int = attrs.field(default=1024, validator=attrs.validators.ge(0))
     ahead_bytes_max: int = attrs.field(
@@ -73,7 +73,7 @@ class EntryReads:
         self._reader = entries.reader
         self._place_bytes_min = config.place_bytes_min
         self._ahead_entries_max = config.ahead_entries_max
-        self._ahead = ReadAhead(
+        self._ahead = EntryReadAhead(
             window_bytes_max=config.ahead_bytes_max
             if config.ahead_entries_max > 1 and config.cache_bytes_max
             else 0

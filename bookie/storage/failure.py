@@ -5,7 +5,7 @@ in the journal, or a cache sealed and not flushed. A later acknowledgement would
 stops, and the next start replays the journal.
 
 Inside: keeping and logging the first error, waking the tasks that wait for something that can no longer
-happen. Not inside: stopping the bookie (``bookie.main``), errors that end one connection or one round
+happen. Not inside: stopping the bookie (``bookie.bookie``), errors that end one connection or one round
 (``ledger.runtime.tasks.failure_domain``).
 Always: the first error stays; later ones are ignored. A lack of space while the storage starts is no failure:
 it stays open for reads, with what it could not flush in memory and in the journal.
@@ -15,7 +15,6 @@ Source: BookieCriticalThread.java, BookieImpl.java (shutdown after an I/O error)
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec
 
@@ -23,9 +22,10 @@ import trio
 
 from bookie.disk.disk import no_space
 from bookie.errors import StorageFailedError
+from ledger.runtime.log_lines import get_logger
 
 P = ParamSpec("P")
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Failure:

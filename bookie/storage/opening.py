@@ -25,7 +25,7 @@ from bookie.journal.journals import Journals
 from bookie.journal.last_mark import LastMarks, greatest_marks
 from bookie.storage.config import CURRENT, LOCK, StorageConfig
 from bookie.storage.directory_set import DirectorySet
-from bookie.storage.directory_store import DirectoryStore, open_directory_store
+from bookie.storage.directory_store import DirectoryPlace, DirectoryStore, StorageParts, open_directory_store
 from bookie.storage.failure import Failure
 from bookie.storage.storage import Storage
 from ledger.runtime.clock import wall_ms
@@ -108,21 +108,10 @@ async def _start(
     marks = greatest_marks(found)
 
     failure = Failure()
+    shared = StorageParts(disk, config, failure, digest_type_of)
     stores: list[DirectoryStore] = []
-    for number, (thread, directory, index_directory) in enumerate(
-        zip(threads, directories, index_directories, strict=True)
-    ):
-        store = await open_directory_store(
-            disk,
-            thread,
-            number,
-            directory,
-            index_directory,
-            config,
-            max(found[number]),
-            failure,
-            digest_type_of,
-        )
+    for number, parts in enumerate(zip(directories, index_directories, threads, strict=True)):
+        store = await open_directory_store(shared, DirectoryPlace(number, *parts), max(found[number]))
         _close_later(stack, store.aclose)
         stores.append(store)
     _check_homes(stores)

@@ -30,7 +30,7 @@ class _Reader:
         self.window_bytes = window_bytes
 
 
-class ReadAhead:
+class EntryReadAhead:
     """The readers of one ledger directory. On the loop."""
 
     def __init__(self, *, window_bytes_max: int = WINDOW_BYTES_MAX) -> None:

@@ -68,6 +68,7 @@ class Storage:
         self.checkpointer = Checkpointer(
             stores, journals.files, last_marks, marks, failure, on_flushed=self._wake_writers
         )
+        self._journals_count = len(journals)
         self._disk = disk
         self._config = config
         # Of one directory it is the same dictionary: two would cost 50 bytes more for each ledger.
@@ -114,7 +115,7 @@ class Storage:
 
         Both in one step of the loop: a later record of a ledger must not be submitted before an earlier one.
         """
-        return self.journals.new_batch()
+        return WriteBatch(self._journals_count)
 
     def ledger(self, ledger_id: int) -> LedgerRecord | None:
         """The ledger's record; None if this bookie does not know the ledger."""
@@ -275,6 +276,11 @@ class Storage:
         await acknowledged.wait()
         self.failure.check()
 
+    @property
+    def must_wait(self) -> bool:
+        """True if ``wait_capacity`` would wait, or raise."""
+        return self.failure.error is not None or not self._has_capacity()
+
     async def wait_capacity(self) -> None:
         """Return when the write cache and the journals' queues are below their limits.
 
@@ -285,7 +291,8 @@ class Storage:
             while not self._has_capacity():
                 self._is_waiting_for_space = True
                 await self._has_space.wait()
-        self.failure.check()
+        if self.failure.error is not None:
+            self.failure.check()
 
     def _has_capacity(self) -> bool:
         checkpointer = self.checkpointer
@@ -305,7 +312,8 @@ class Storage:
         """The journals have acknowledged a group, or have failed. It must not raise."""
         if error is not None:
             self.failure.report(error, "the journal")
-        self._wake_writers()
+        if self._is_waiting_for_space:
+            self._wake_writers()
 
     # --- reading ---
 

@@ -14,17 +14,22 @@ Source: trio's guest mode (``trio.lowlevel.start_guest_run``).
 from __future__ import annotations
 
 import asyncio
-import functools
+import signal
+import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from asyncio import get_running_loop
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from types import FrameType
+from typing import Any, Generic, TypeVar
 
 import trio
 
 from dlog.errors import NamespaceClosedError
+from ledger.runtime.log_lines import lines_handed_over
 
-P = ParamSpec("P")
+PASSES_CALLS_ON = True  # for ``shorten``
+
 T = TypeVar("T")
 
 _bridges: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Bridge] = weakref.WeakKeyDictionary()
@@ -41,19 +46,28 @@ class Bridge:
         self._ended: asyncio.Future[None] = loop.create_future()
 
     @staticmethod
-    def of_running_loop() -> Bridge:
-        """The bridge of the loop that runs the caller."""
-        loop = asyncio.get_running_loop()
-        if loop not in _bridges:
-            _bridges[loop] = Bridge(loop)
-        return _bridges[loop]
+    async def acquire() -> Bridge:
+        """The bridge of the running loop; its guest run is started, unless it runs. It needs a ``release``.
 
-    async def acquire(self) -> None:
-        """Start the guest run, unless it runs. Each call needs a ``release``."""
-        async with self._turn:
-            if self._nursery is None:
-                await self._start()
-            self._holders += 1
+        A cancelled call leaves nothing that runs.
+        """
+        loop = get_running_loop()
+        bridge = _bridges.get(loop)
+        if bridge is None:
+            bridge = _bridges[loop] = Bridge(loop)
+        await bridge.hold()
+        return bridge
+
+    async def hold(self) -> None:
+        """For ``acquire``."""
+        self._holders += 1
+        try:
+            async with self._turn:
+                if self._nursery is None:
+                    await self._start()
+        except BaseException:
+            await self.release()
+            raise
 
     async def release(self) -> None:
         """End the guest run after the last one."""
@@ -95,24 +109,38 @@ class Bridge:
         """Start a task of trio."""
         self._checked_nursery().start_soon(function)
 
+    def check_caller(self) -> None:
+        """Raise RuntimeError in another loop, or in another thread; for calls that need no task of trio."""
+        try:
+            if get_running_loop() is self._loop:
+                return
+        except RuntimeError:  # a thread without a loop
+            pass
+        raise RuntimeError(
+            "the namespace belongs to another asyncio loop or thread; open one in each loop, and call it from"
+            " a thread by asyncio.run_coroutine_threadsafe"
+        )
+
     def _checked_nursery(self) -> trio.Nursery:
+        self.check_caller()
         if self._nursery is None:
             raise _closed()
-        if asyncio.get_running_loop() is not self._loop:
-            raise RuntimeError("the namespace belongs to another asyncio loop; open one in each loop")
         return self._nursery
 
     async def _start(self) -> None:
-        started: asyncio.Future[trio.Nursery] = self._loop.create_future()
+        started: asyncio.Future[None] = self._loop.create_future()
         ended: asyncio.Future[None] = self._loop.create_future()
 
         async def main() -> None:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(trio.sleep_forever)
-                started.set_result(nursery)
+            with lines_handed_over():  # a thread that waits for the loop may hold the lock of a log handler
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(trio.sleep_forever)
+                    self._nursery = nursery
+                    started.set_result(None)
 
         def done(result: Any) -> None:
             self._nursery = None
+            give_back_interrupts()
             try:
                 result.unwrap()
             except BaseException as exc:
@@ -120,6 +148,7 @@ class Bridge:
             else:
                 ended.set_result(None)
 
+        give_back_interrupts = _take_interrupts(self._loop)
         trio.lowlevel.start_guest_run(
             main,
             run_sync_soon_threadsafe=self._loop.call_soon_threadsafe,
@@ -128,15 +157,20 @@ class Bridge:
             host_uses_signal_set_wakeup_fd=True,
         )
         self._ended = ended
-        self._nursery = await unbroken(started)
+        await unbroken(started)
 
     async def _release(self) -> None:
         async with self._turn:
             self._holders -= 1
-            if self._holders or self._nursery is None:
+            if self._holders:
                 return
-            self._nursery.cancel_scope.cancel()
-            await self._ended
+            if self._nursery is not None:
+                self._nursery.cancel_scope.cancel()
+                await self._ended
+            if not self._holders:  # nobody has come in the wait
+                _bridges.pop(
+                    self._loop, None
+                )  # or the loop, which the bridge refers to, would never be freed
 
 
 class Held(Generic[T]):
@@ -146,8 +180,8 @@ class Held(Generic[T]):
         self._bridge, self._manager = bridge, manager
         self._scope = trio.CancelScope()
         self._release = trio.Event()
-        self._opened: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._opened: asyncio.Future[T] = get_running_loop().create_future()
+        self._ended: asyncio.Future[None] = get_running_loop().create_future()
 
     async def open(self) -> T:
         """Enter the context manager. If the call is cancelled, it is closed again."""
@@ -167,7 +201,7 @@ class Held(Generic[T]):
         ended = self._ended
         await self._end()
         if not ended.cancelled() and (error := ended.exception()) is not None:
-            self._ended = asyncio.get_running_loop().create_future()
+            self._ended = get_running_loop().create_future()
             self._ended.set_result(None)
             raise error
 
@@ -193,6 +227,38 @@ class Held(Generic[T]):
                 self._ended.set_result(None)
 
 
+def _take_interrupts(loop: asyncio.AbstractEventLoop) -> Callable[[], object]:
+    """Let Ctrl-C reach the program, which the handler of trio would give to the guest run.
+
+    It is raised between two steps of the loop: one in the midst of a step may lose what asyncio or trio was
+    about to do. A second one, while the first one waits for the end of a step, is raised at once; so does
+    ``asyncio.run``, whose own handler stays. Returns what restores the former handler.
+    """
+    default = signal.default_int_handler
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not default:
+        return lambda: None
+    waiting: list[None] = []
+
+    def interrupt() -> None:
+        waiting.clear()
+        raise KeyboardInterrupt
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if waiting or not loop.is_running():
+            waiting.clear()
+            default(number, frame)
+        waiting.append(None)
+        loop.call_soon_threadsafe(interrupt)
+
+    def restore() -> None:
+        if signal.getsignal(signal.SIGINT) is handler:
+            signal.signal(signal.SIGINT, default)
+
+    signal.signal(signal.SIGINT, handler)
+    return restore
+
+
 async def unbroken(work: Awaitable[T]) -> T:
     """The result of some work, which a cancellation of the caller does not reach; it is raised afterwards."""
     future = asyncio.ensure_future(work)
@@ -213,20 +279,6 @@ async def _wait(future: asyncio.Future[Any], on_cancel: Callable[[], object]) ->
         if not future.cancelled():
             future.exception()  # retrieved: the caller gets the cancellation instead
         raise cancelled
-
-
-def passed(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """A method that passes its call to the method of this name of ``self._inner``, an object of trio."""
-    name = method.__name__
-
-    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        bridge: Bridge = self._bridge
-        return await bridge.run(getattr(self._inner, name), *args, **kwargs)
-
-    functools.update_wrapper(call, method)
-    return call
 
 
 def _closed() -> NamespaceClosedError:

@@ -2,61 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-
-from dlog.aio.bridge import Bridge, Held, passed
-from dlog.aio.namespace import Namespace, closing
+from dlog.aio.bridge import Bridge
+from dlog.aio.face import Face, forwarded, opened
 from dlog.groups import member
-from dlog.groups.member import GroupBatch, GroupConfig
-from dlog.groups.member import join_group as join_in_trio
-from dlog.read.positioning import EARLIEST, Start
+from dlog.groups.member import GroupBatch
+from ledger.runtime.tasks.face import Shown, attribute, shown
 
 
-class GroupMember:
+class GroupMember(Face[member.GroupMember]):
     """See ``dlog.groups.GroupMember``: an asynchronous iterator of batches. Made by ``join_group``."""
 
     def __init__(self, bridge: Bridge, inner: member.GroupMember) -> None:
-        self._bridge, self._inner = bridge, inner
-        self.group, self.name, self.all_logs = inner.group, inner.name, inner.all_logs
+        super().__init__(bridge, inner)
+        self._ready: list[GroupBatch] = []  # fetched, and not returned yet
 
-    def __repr__(self) -> str:
-        return f"<asyncio {repr(self._inner)[1:]}"
+    group: Shown[str] = attribute("group", "The group's name.")
+    name: Shown[str] = attribute("name", "The member's name.")
+    all_logs: Shown[tuple[str, ...]] = attribute("all_logs", "The logs that the members share.")
+    logs: Shown[tuple[str, ...]] = shown(member.GroupMember.logs)
 
-    @property
-    def logs(self) -> tuple[str, ...]:
-        """See ``dlog.groups.GroupMember.logs``."""
-        return self._inner.logs
+    wait_change = forwarded(member.GroupMember.wait_change)
+    commit = forwarded(member.GroupMember.commit)
 
     def __aiter__(self) -> GroupMember:
         return self
 
     async def __anext__(self) -> GroupBatch:
-        # The batch stays in the member until it is taken here, so a cancelled call loses none.
-        while (batch := self._inner._take()) is None:
-            await self._bridge.run(self._inner._fetch)
-        return batch
+        while not self._ready:
+            await self._bridge.run(self._fetch_in_trio)
+        return self._ready.pop(0)
 
-    wait_change = passed(member.GroupMember.wait_change)
-    commit = passed(member.GroupMember.commit)
+    async def _fetch_in_trio(self) -> None:
+        # Stored here, so that a cancelled call loses no batch.
+        self._ready.append(await self._inner.__anext__())
 
 
-@asynccontextmanager
-async def join_group(
-    namespace: Namespace,
-    group: str,
-    logs: Sequence[str],
-    *,
-    member: str | None = None,
-    start: Start = EARLIEST,
-    config: GroupConfig | None = None,
-    gaps: bool = False,
-) -> AsyncIterator[GroupMember]:
-    """See ``dlog.groups.join_group``."""
-    manager = join_in_trio(
-        namespace._inner, group, logs, member=member, start=start, config=config, gaps=gaps
-    )
-    held = Held(namespace._bridge, manager)
-    joined = GroupMember(namespace._bridge, await held.open())
-    async with closing(held):
-        yield joined
+join_group = opened(member.join_group, GroupMember)

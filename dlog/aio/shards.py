@@ -8,30 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Generator, Sequence
 from typing import Literal, overload
 
-from dlog.aio.bridge import Bridge, Held, passed
-from dlog.aio.namespace import Namespace, closing
+from dlog.aio.bridge import Bridge
+from dlog.aio.face import Face, called, forwarded, opened
 from dlog.aio.writer import LogWriter, Pending
-from dlog.config import WriterConfig
-from dlog.errors import RecordOutcome
+from dlog.errors import RecordOutcome, WriteError
 from dlog.format.record import Record
 from dlog.read.gaps import Gap
 from dlog.read.log_reader import BATCH_RECORDS
-from dlog.read.positioning import EARLIEST, Where
 from dlog.read.record_batch import RecordBatch
 from dlog.shards import creation, reader, writer
 from dlog.shards.layout import ShardedPosition, shard_of
 from dlog.shards.reader import NO_SHARD
+from dlog.shards.reader import ShardedReader as TrioReader
+from dlog.shards.writer import ShardedWriter as TrioWriter
+from dlog.write.health import WriterState
+from ledger.pickling import ProcessBound
+from ledger.runtime.tasks.face import Shown, attribute, described, shown
 from namespace.cursor_nodes import Cursor
 from namespace.dlsn import DLSN
 
 Buffer = bytes | bytearray | memoryview
 
 
-class ShardedPending:
+class ShardedPending(ProcessBound):
     """See ``dlog.shards.ShardedPending``."""
 
     __slots__ = ("_pending", "shard")
@@ -46,84 +48,90 @@ class ShardedPending:
         return ShardedPosition(self.shard, (yield from self._pending.__await__()))
 
     @property
+    @described(writer.ShardedPending.outcome)
     def outcome(self) -> RecordOutcome:
-        """See ``dlog.Pending.outcome``."""
         return self._pending.outcome
 
 
-class ShardedWriter:
+class ShardedWriter(Face[TrioWriter]):
     """See ``dlog.shards.ShardedWriter``. Made by ``open_sharded_writer``."""
 
-    def __init__(self, bridge: Bridge, inner: writer.ShardedWriter) -> None:
-        self._bridge, self._inner = bridge, inner
-        self.name = inner.name
+    def __init__(self, bridge: Bridge, inner: TrioWriter) -> None:
+        super().__init__(bridge, inner)
         self._writers = tuple(LogWriter(bridge, each) for each in inner.writers)
 
-    def __repr__(self) -> str:
-        return f"<asyncio {repr(self._inner)[1:]}"
+    name: Shown[str] = attribute("name", "The name of the sharded log.")
+    state: Shown[WriterState] = shown(TrioWriter.state)
+    failure: Shown[WriteError | None] = shown(TrioWriter.failure)
+    oldest_pending_s: Shown[float] = shown(TrioWriter.oldest_pending_s)
+    health = called(TrioWriter.health)
+
+    append_many = forwarded(TrioWriter.append_many)
+    wait_capacity = forwarded(TrioWriter.wait_capacity)
+    flush = forwarded(TrioWriter.flush)
+    reopen = forwarded(TrioWriter.reopen)
+    aclose = forwarded(TrioWriter.aclose)
 
     @property
+    @described(TrioWriter.writers)
     def writers(self) -> Sequence[LogWriter]:
-        """See ``dlog.shards.ShardedWriter.writers``."""
         return self._writers
 
+    @described(TrioWriter.append)
     async def append(self, key: Buffer, payload: Buffer, *, txid: int | None = None) -> ShardedPosition:
-        """See ``dlog.shards.ShardedWriter.append``."""
         shard = shard_of(key, len(self._writers))
         return ShardedPosition(shard, await self._writers[shard].append(payload, txid=txid))
 
+    @described(TrioWriter.submit)
     def submit(self, key: Buffer, payload: Buffer, *, txid: int | None = None) -> ShardedPending:
-        """See ``dlog.shards.ShardedWriter.submit``."""
         shard = shard_of(key, len(self._writers))
         return ShardedPending(shard, self._writers[shard].submit(payload, txid=txid))
 
-    append_many = passed(writer.ShardedWriter.append_many)
-    wait_capacity = passed(writer.ShardedWriter.wait_capacity)
-    flush = passed(writer.ShardedWriter.flush)
-    reopen = passed(writer.ShardedWriter.reopen)
-    aclose = passed(writer.ShardedWriter.aclose)
 
-
-class ShardedReader:
+class ShardedReader(Face[TrioReader]):
     """See ``dlog.shards.ShardedReader``. Made by ``open_sharded_reader``."""
 
-    def __init__(self, bridge: Bridge, inner: reader.ShardedReader) -> None:
-        self._bridge, self._inner = bridge, inner
-        self.name = inner.name
+    def __init__(self, bridge: Bridge, inner: TrioReader) -> None:
+        super().__init__(bridge, inner)
+        self._take_record = inner.take_record
 
-    def __repr__(self) -> str:
-        return f"<asyncio {repr(self._inner)[1:]}"
+    name: Shown[str] = attribute("name", "The name of the sharded log.")
+    gaps: Shown[bool] = attribute("gaps", "It was opened with ``gaps=True``.")
+    ends: Shown[dict[int, DLSN]] = shown(TrioReader.ends)
+    positions: Shown[dict[int, DLSN]] = shown(TrioReader.positions)
+    returned: Shown[dict[int, DLSN]] = shown(TrioReader.returned)
+
+    commit_to = forwarded(TrioReader.commit_to)
+    commit_shard = forwarded(TrioReader.commit_shard)
 
     def __aiter__(self) -> ShardedReader:
         return self
 
     async def __anext__(self) -> tuple[int, Record]:
-        inner = self._inner
-        while inner._index == len(inner._records):
-            if not await self._bridge.run(inner._refill, columns=False):
+        while (taken := self._take_record()) is None:
+            if not await self._bridge.run(self._inner.refill, columns=False):
                 raise StopAsyncIteration
-        inner._index += 1
-        return inner._shard, inner._records[inner._index - 1]
+        return taken
 
+    @described(TrioReader.read_batch)
     async def read_batch(
         self, records_max: int, *, wait_s: float | None = None
     ) -> tuple[int, RecordBatch] | None:
-        """See ``dlog.shards.ShardedReader.read_batch``."""
-        self._inner._check_max(records_max)
+        self._inner.check_max(records_max)
         deadline_s = _deadline_s(wait_s)
-        while (batch := self._inner._take_batch(records_max)) is None:
+        while (batch := self._inner.take_batch(records_max)) is None:
             ready = await self._refill(deadline_s, gaps=False)
             if not ready:
                 return (NO_SHARD, RecordBatch()) if ready is None else None
         return batch
 
+    @described(TrioReader.read_batch_or_gap)
     async def read_batch_or_gap(
         self, records_max: int, *, wait_s: float | None = None
     ) -> tuple[int, RecordBatch | Gap] | None:
-        """See ``dlog.shards.ShardedReader.read_batch_or_gap``."""
-        self._inner._check_max(records_max, gaps=True)
+        self._inner.check_max(records_max, gaps=True)
         deadline_s = _deadline_s(wait_s)
-        while (taken := self._inner._take_gap() or self._inner._take_batch(records_max)) is None:
+        while (taken := self._inner.take_gap() or self._inner.take_batch(records_max)) is None:
             ready = await self._refill(deadline_s, gaps=True)
             if not ready:
                 return (NO_SHARD, RecordBatch()) if ready is None else None
@@ -137,105 +145,33 @@ class ShardedReader:
     def batches(
         self, records_max: int = ..., *, gaps: Literal[True]
     ) -> AsyncIterator[tuple[int, RecordBatch | Gap]]: ...
+    @described(TrioReader.batches)
     async def batches(
         self, records_max: int = BATCH_RECORDS, *, gaps: bool = False
     ) -> AsyncIterator[tuple[int, RecordBatch | Gap]]:
-        """See ``dlog.shards.ShardedReader.batches``."""
         while True:
             taken = await (self.read_batch_or_gap(records_max) if gaps else self.read_batch(records_max))
             if taken is None:
                 return
             yield taken
 
-    @property
-    def ends(self) -> dict[int, DLSN]:
-        """See ``dlog.shards.ShardedReader.ends``."""
-        return self._inner.ends
-
-    @property
-    def positions(self) -> dict[int, DLSN]:
-        """See ``dlog.shards.ShardedReader.positions``."""
-        return self._inner.positions
-
+    @described(TrioReader.commit)
     async def commit(self) -> dict[int, Cursor]:
-        """See ``dlog.shards.ShardedReader.commit``."""
         # Found now: other tasks may take records before the call begins in trio.
-        return await self._bridge.run(self._inner.commit_to, self._inner._returned())
-
-    commit_to = passed(reader.ShardedReader.commit_to)
-    commit_shard = passed(reader.ShardedReader.commit_shard)
+        return await self._bridge.run(self._inner.commit_to, self._inner.returned)
 
     async def _refill(self, deadline_s: float, *, gaps: bool) -> bool | None:
         left_s = deadline_s - asyncio.get_running_loop().time()
         wait_s = None if left_s == math.inf else max(0.0, left_s)
-        return await self._bridge.run(self._inner._refill, columns=True, wait_s=wait_s, gaps=gaps)
+        return await self._bridge.run(self._inner.refill, columns=True, wait_s=wait_s, gaps=gaps)
 
 
 def _deadline_s(wait_s: float | None) -> float:
     return math.inf if wait_s is None else asyncio.get_running_loop().time() + wait_s
 
 
-async def create_sharded_log(
-    namespace: Namespace, name: str, shards: int = 8, *, exist_ok: bool = False
-) -> None:
-    """See ``dlog.shards.create_sharded_log``."""
-    await namespace._bridge.run(
-        creation.create_sharded_log, namespace._inner, name, shards, exist_ok=exist_ok
-    )
-
-
-async def shard_names(namespace: Namespace, name: str) -> list[str]:
-    """See ``dlog.shards.shard_names``."""
-    return await namespace._bridge.run(creation.shard_names, namespace._inner, name)
-
-
-async def delete_sharded_log(namespace: Namespace, name: str, *, lock_timeout_s: float = 0) -> None:
-    """See ``dlog.shards.delete_sharded_log``."""
-    await namespace._bridge.run(
-        creation.delete_sharded_log, namespace._inner, name, lock_timeout_s=lock_timeout_s
-    )
-
-
-@asynccontextmanager
-async def open_sharded_writer(
-    namespace: Namespace,
-    name: str,
-    *,
-    lock_timeout_s: float | None = None,
-    config: WriterConfig | None = None,
-) -> AsyncIterator[ShardedWriter]:
-    """See ``dlog.shards.open_sharded_writer``."""
-    manager = writer.open_sharded_writer(namespace._inner, name, lock_timeout_s=lock_timeout_s, config=config)
-    held = Held(namespace._bridge, manager)
-    opened = ShardedWriter(namespace._bridge, await held.open())
-    async with closing(held):
-        yield opened
-
-
-@asynccontextmanager
-async def open_sharded_reader(
-    namespace: Namespace,
-    name: str,
-    *,
-    start: Where | Mapping[int, Where] = EARLIEST,
-    end: Where | Mapping[int, Where] | None = None,
-    follow: bool = True,
-    cursor: str | None = None,
-    shards: Iterable[int] | None = None,
-    gaps: bool = False,
-) -> AsyncIterator[ShardedReader]:
-    """See ``dlog.shards.open_sharded_reader``."""
-    manager = reader.open_sharded_reader(
-        namespace._inner,
-        name,
-        start=start,
-        end=end,
-        follow=follow,
-        cursor=cursor,
-        shards=shards,
-        gaps=gaps,
-    )
-    held = Held(namespace._bridge, manager)
-    opened = ShardedReader(namespace._bridge, await held.open())
-    async with closing(held):
-        yield opened
+create_sharded_log = forwarded(creation.create_sharded_log)
+shard_names = forwarded(creation.shard_names)
+delete_sharded_log = forwarded(creation.delete_sharded_log)
+open_sharded_writer = opened(writer.open_sharded_writer, ShardedWriter)
+open_sharded_reader = opened(reader.open_sharded_reader, ShardedReader)

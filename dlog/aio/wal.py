@@ -2,50 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Generic, TypeVar
 
-from dlog.aio.bridge import Bridge, Held
-from dlog.aio.namespace import Namespace, closing
+from dlog.aio.face import Face, called, forwarded, opened
+from dlog.aio.namespace import Namespace
 from dlog.wal import write_ahead_log
 from dlog.wal.write_ahead_log import OPERATIONS_BETWEEN_SNAPSHOTS
+from dlog.write.health import WriterState
 from ledger.payloads import as_payload
+from ledger.runtime.tasks.face import Shown, attribute, described, shown
 
 T = TypeVar("T")
 
 
-class WriteAheadLog(Generic[T]):
+class WriteAheadLog(Face[write_ahead_log.WriteAheadLog[T]], Generic[T]):
     """See ``dlog.wal.WriteAheadLog``. Made by ``open_wal``."""
 
-    def __init__(self, bridge: Bridge, inner: write_ahead_log.WriteAheadLog[T]) -> None:
-        self._bridge, self._inner = bridge, inner
-        self.name = inner.name
+    name: Shown[str] = attribute("name", "The name of the write-ahead log.")
+    index: Shown[int] = shown(write_ahead_log.WriteAheadLog.index)
+    snapshot_index: Shown[int] = shown(write_ahead_log.WriteAheadLog.snapshot_index)
+    state: Shown[WriterState] = shown(write_ahead_log.WriteAheadLog.state)
+    failure: Shown[BaseException | None] = shown(write_ahead_log.WriteAheadLog.failure)
+    oldest_pending_s: Shown[float] = shown(write_ahead_log.WriteAheadLog.oldest_pending_s)
+    health = called(write_ahead_log.WriteAheadLog.health)
 
-    def __repr__(self) -> str:
-        return f"<asyncio {repr(self._inner)[1:]}"
+    snapshot = forwarded(write_ahead_log.WriteAheadLog.snapshot)
 
-    @property
-    def index(self) -> int:
-        """See ``dlog.wal.WriteAheadLog.index``."""
-        return self._inner.index
-
-    @property
-    def snapshot_index(self) -> int:
-        """See ``dlog.wal.WriteAheadLog.snapshot_index``."""
-        return self._inner.snapshot_index
-
+    @described(write_ahead_log.WriteAheadLog.append)
     async def append(self, operation: bytes | bytearray | memoryview, *, index: int | None = None) -> T:
-        """See ``dlog.wal.WriteAheadLog.append``."""
         return await self._bridge.run(self._inner.append, as_payload(operation), index=index)
 
-    async def snapshot(self) -> bool:
-        """See ``dlog.wal.WriteAheadLog.snapshot``."""
-        return await self._bridge.run(self._inner.snapshot)
+
+_open = opened(write_ahead_log.open_wal, WriteAheadLog)
 
 
-@asynccontextmanager
-async def open_wal(
+@described(write_ahead_log.open_wal)
+def open_wal(
     namespace: Namespace,
     *,
     apply: Callable[[bytes], T],
@@ -54,10 +48,10 @@ async def open_wal(
     name: str = "wal",
     operations_between_snapshots: int = OPERATIONS_BETWEEN_SNAPSHOTS,
     lock_timeout_s: float | None = None,
-) -> AsyncIterator[WriteAheadLog[T]]:
-    """See ``dlog.wal.open_wal_in``."""
-    manager = write_ahead_log.open_wal_in(
-        namespace._inner,
+) -> AbstractAsyncContextManager[WriteAheadLog[T]]:
+    """See ``dlog.wal.open_wal``."""
+    return _open(
+        namespace,
         apply=apply,
         snapshot=snapshot,
         restore=restore,
@@ -65,7 +59,3 @@ async def open_wal(
         operations_between_snapshots=operations_between_snapshots,
         lock_timeout_s=lock_timeout_s,
     )
-    held = Held(namespace._bridge, manager)
-    log = WriteAheadLog(namespace._bridge, await held.open())
-    async with closing(held):
-        yield log

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import get_running_loop
 from collections.abc import Generator
 
-from dlog.aio.bridge import Bridge, passed
-from dlog.errors import RecordOutcome
-from dlog.write import log_writer, pending
+from dlog.aio.bridge import Bridge
+from dlog.aio.face import Face, called, forwarded
+from dlog.errors import RecordOutcome, WriteError
+from dlog.write import pending
+from dlog.write.health import WriterState
+from dlog.write.log_writer import Buffer, Headers
+from dlog.write.log_writer import LogWriter as TrioWriter
 from ledger.payloads import as_payload
-from ledger.runtime.statistics.tracing import MESSAGE_ID
+from ledger.pickling import ProcessBound
+from ledger.runtime.tasks.face import Shown, attribute, described, shown
 from namespace.dlsn import DLSN
 
 
-class Pending:
+class Pending(ProcessBound):
     """See ``dlog.Pending``. ``await`` it for its DLSN; several times, and also after a cancelled wait."""
 
     __slots__ = ("_inner",)
@@ -37,70 +43,77 @@ class Pending:
         return self._inner.dlsn
 
     @property
+    @described(pending.Pending.outcome)
     def outcome(self) -> RecordOutcome:
-        """See ``dlog.Pending.outcome``."""
         return self._inner.outcome
 
     @property
+    @described(pending.Pending.dlsn)
     def dlsn(self) -> DLSN:
-        """See ``dlog.Pending.dlsn``."""
         return self._inner.dlsn
 
 
-class LogWriter:
+class LogWriter(Face[TrioWriter]):
     """See ``dlog.LogWriter``. Made by ``Namespace.open_writer``."""
 
-    def __init__(self, bridge: Bridge, inner: log_writer.LogWriter) -> None:
-        self._bridge, self._inner = bridge, inner
-        self.log = inner.log
+    def __init__(self, bridge: Bridge, inner: TrioWriter) -> None:
+        super().__init__(bridge, inner)
+        self._loop: asyncio.AbstractEventLoop | None = get_running_loop()
+        self._check_loop = bridge.check_caller  # before anything is written
 
-    def __repr__(self) -> str:
-        return f"<asyncio {repr(self._inner)[1:]}"
+    log: Shown[str] = attribute("log", "The log's name.")
+    payload_bytes_max: Shown[int] = attribute("payload_bytes_max", "A longer payload is refused.")
+    last_txid: Shown[int] = shown(TrioWriter.last_txid)
+    bytes_in_flight: Shown[int] = shown(TrioWriter.bytes_in_flight)
+    bytes_in_flight_max: Shown[int] = shown(TrioWriter.bytes_in_flight_max)
+    state: Shown[WriterState] = shown(TrioWriter.state)
+    failure: Shown[WriteError | None] = shown(TrioWriter.failure)
+    oldest_pending_s: Shown[float] = shown(TrioWriter.oldest_pending_s)
+    health = called(TrioWriter.health)
 
-    @property
-    def last_txid(self) -> int:
-        """See ``dlog.LogWriter.last_txid``."""
-        return self._inner.last_txid
+    append_many = forwarded(TrioWriter.append_many)
+    append_after = forwarded(TrioWriter.append_after)
+    append_many_after = forwarded(TrioWriter.append_many_after)
+    append_once = forwarded(TrioWriter.append_once)
+    outcome = forwarded(TrioWriter.outcome)
+    wait_capacity = forwarded(TrioWriter.wait_capacity)
+    flush = forwarded(TrioWriter.flush)
+    truncate = forwarded(TrioWriter.truncate)
+    seal = forwarded(TrioWriter.seal)
+    reopen = forwarded(TrioWriter.reopen)
+    aclose = forwarded(TrioWriter.aclose)
 
-    @property
-    def bytes_in_flight(self) -> int:
-        """See ``dlog.LogWriter.bytes_in_flight``."""
-        return self._inner.bytes_in_flight
+    @described(TrioWriter.append)
+    async def append(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        txid: int | None = None,
+        key: Buffer | None = None,
+        headers: Headers | None = None,
+    ) -> DLSN:
+        self._check_loop()
+        pending = self._inner.begin_append(payload, txid=txid, key=key, headers=headers)
+        if pending is None:
+            # Copied now: the caller may reuse its buffer during the wait.
+            return await self._bridge.run(
+                self._inner.append, as_payload(payload), txid=txid, key=key, headers=headers
+            )
+        return await Pending(pending)
 
-    @property
-    def bytes_in_flight_max(self) -> int:
-        """See ``dlog.LogWriter.bytes_in_flight_max``."""
-        return self._inner.bytes_in_flight_max
-
-    @property
-    def payload_bytes_max(self) -> int:
-        """See ``dlog.LogWriter.payload_bytes_max``."""
-        return self._inner.payload_bytes_max
-
-    async def append(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> DLSN:
-        """See ``dlog.LogWriter.append``."""
-        if self._inner.bytes_in_flight >= self._inner.bytes_in_flight_max:
-            payload = as_payload(payload)  # copied now: the caller may reuse its buffer during the wait
-        with self._inner._appending() as span:
-            if self._inner.bytes_in_flight >= self._inner.bytes_in_flight_max:
-                await self.wait_capacity()
-            dlsn = await self.submit(payload, txid=txid)
-            if span is not None:
-                span.set_attribute(MESSAGE_ID, str(dlsn))
-            return dlsn
-
-    def submit(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> Pending:
-        """See ``dlog.LogWriter.submit``."""
-        return Pending(self._inner.submit(payload, txid=txid))
-
-    append_many = passed(log_writer.LogWriter.append_many)
-    append_after = passed(log_writer.LogWriter.append_after)
-    append_many_after = passed(log_writer.LogWriter.append_many_after)
-    append_once = passed(log_writer.LogWriter.append_once)
-    outcome = passed(log_writer.LogWriter.outcome)
-    wait_capacity = passed(log_writer.LogWriter.wait_capacity)
-    flush = passed(log_writer.LogWriter.flush)
-    truncate = passed(log_writer.LogWriter.truncate)
-    seal = passed(log_writer.LogWriter.seal)
-    reopen = passed(log_writer.LogWriter.reopen)
-    aclose = passed(log_writer.LogWriter.aclose)
+    @described(TrioWriter.submit)
+    def submit(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        txid: int | None = None,
+        key: Buffer | None = None,
+        headers: Headers | None = None,
+    ) -> Pending:
+        try:  # as ``_check_loop``, without a call
+            here = get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not self._loop:
+            self._check_loop()
+        return Pending(self._inner.submit(payload, txid=txid, key=key, headers=headers))

@@ -7,37 +7,34 @@ Always: calls may come from any thread; a KeyboardInterrupt cancels the waiting 
 a reader loses no record, an interrupted ``append`` may have written its record; one thread's order stays.
 """
 
-from dlog.blocking.cursors import LogCursors
-from dlog.blocking.groups import GroupMember, join_group
-from dlog.blocking.namespace import Namespace, open_namespace
-from dlog.blocking.reader import LogReader
-from dlog.blocking.sharded_reader import ShardedReader
-from dlog.blocking.sharded_writer import ShardedWriter
-from dlog.blocking.shards import (
-    create_sharded_log,
-    delete_sharded_log,
-    open_sharded_reader,
-    open_sharded_writer,
-    shard_names,
-)
-from dlog.blocking.wal import WriteAheadLog, open_wal
-from dlog.blocking.writer import LogWriter
+from __future__ import annotations
 
-__all__ = [
-    "GroupMember",
-    "LogCursors",
-    "LogReader",
-    "LogWriter",
-    "Namespace",
-    "ShardedReader",
-    "ShardedWriter",
-    "WriteAheadLog",
-    "create_sharded_log",
-    "delete_sharded_log",
-    "join_group",
-    "open_namespace",
-    "open_sharded_reader",
-    "open_sharded_writer",
-    "open_wal",
-    "shard_names",
-]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlog.blocking.cursors import LogCursors as LogCursors
+    from dlog.blocking.groups import GroupMember as GroupMember
+    from dlog.blocking.groups import join_group as join_group
+    from dlog.blocking.namespace import Namespace as Namespace
+    from dlog.blocking.namespace import open_namespace as open_namespace
+    from dlog.blocking.reader import LogReader as LogReader
+    from dlog.blocking.sharded_reader import ShardedReader as ShardedReader
+    from dlog.blocking.sharded_writer import ShardedWriter as ShardedWriter
+    from dlog.blocking.shards import create_sharded_log as create_sharded_log
+    from dlog.blocking.shards import delete_sharded_log as delete_sharded_log
+    from dlog.blocking.shards import open_sharded_reader as open_sharded_reader
+    from dlog.blocking.shards import open_sharded_writer as open_sharded_writer
+    from dlog.blocking.shards import shard_names as shard_names
+    from dlog.blocking.wal import WriteAheadLog as WriteAheadLog
+    from dlog.blocking.wal import open_wal as open_wal
+    from dlog.blocking.writer import LogWriter as LogWriter
+
+if not TYPE_CHECKING:  # else a type checker would take any name
+
+    def __getattr__(name: str) -> object:
+        from ledger.runtime.lazy_names import lazy_name
+
+        return lazy_name(__name__, name)
+
+    def __dir__() -> list[str]:
+        return list(__getattr__("__all__"))

@@ -1,103 +1,113 @@
-"""A reader without ``async``: an iterator of records."""
+"""A reader without ``async``: an iterator of records.
+
+Always: what is fetched and not returned yet is one value, which is replaced in one step. So the loop takes no
+lock, and a signal handler may read while it interrupts a read of the same reader.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from operator import length_hint
-from types import TracebackType
-from typing import Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import trio
 
-from dlog.blocking.closing import close_after_block
-from dlog.errors import DLogError, NamespaceClosedError
+from dlog.errors import NamespaceClosedError
 from dlog.format.record import Record
-from dlog.read.gaps import Gap
+from dlog.read.gaps import Gap, check_gaps
 from dlog.read.log_reader import BATCH_RECORDS
-from dlog.read.log_reader import LogReader as AsyncLogReader
-from dlog.read.read_ahead import ReadAhead
+from dlog.read.log_reader import LogReader as TrioReader
 from dlog.read.record_batch import RecordBatch
+from ledger.runtime.tasks.blocking_face import HeldFace
+from ledger.runtime.tasks.face import Shown, attribute, described, shown
 from ledger.runtime.tasks.forks import call_in_child
-from ledger.runtime.tasks.loop_thread import Held, LoopThread
 from namespace.cursor_nodes import Cursor
 from namespace.dlsn import DLSN
 
 RECORDS_AT_ONCE = 1024  # an iterating reader fetches this many from the loop's thread
 
 
-class LogReader:
+class _LeftRecords(NamedTuple):
+    """Records that are fetched and not returned yet: as objects, or as columns."""
+
+    records: list[Record]
+    ahead: Iterator[Record]  # those of ``records``. Threads and interrupts cannot divide a step of it
+    batch: RecordBatch
+    position: DLSN | None  # after all that is fetched
+
+    @property
+    def has_records(self) -> bool:
+        return length_hint(self.ahead) > 0 or len(self.batch) > 0
+
+    @property
+    def first(self) -> DLSN | None:
+        """The position of the first record that is left."""
+        if left := length_hint(self.ahead):
+            return self.records[-left].dlsn
+        return self.batch.first_dlsn if self.batch else None
+
+
+def _left(
+    position: DLSN | None, records: list[Record] | None = None, batch: RecordBatch | None = None
+) -> _LeftRecords:
+    records = [] if records is None else records
+    return _LeftRecords(records, iter(records), RecordBatch() if batch is None else batch, position)
+
+
+class LogReader(HeldFace[TrioReader]):
     """See ``dlog.LogReader``: an iterator of records. Closed by ``close`` or the end of a ``with`` block."""
 
-    def __init__(self, loop: LoopThread, manager: AbstractAsyncContextManager[AsyncLogReader]) -> None:
-        self._loop = loop
-        self._held = Held(loop, manager)
-        self._reader = self._held.value
-        self._guard = threading.Lock()
-        self._records: list[Record] = []  # fetched
-        # The records not returned yet. Threads and interrupts cannot divide a step of a list's iterator.
-        self._ahead = iter(self._records)
-        self._batch = RecordBatch()  # fetched as columns and not returned yet; then there are no records
-        self._gap: Gap | None = None  # found and not returned yet
-        self._position = self._reader.position  # after all fetched records
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._guard = threading.RLock()  # of threads that change ``_left``; the loop never takes it
+        self._left = _left(self._inner.position)  # the loop replaces it only when it has no records
+        self._ahead = self._left.ahead
+        self._gap: list[Gap] = []  # fetched and not returned yet, at most one
         self._fetching: trio.Event | None = None  # set when the fetch in progress ends
         call_in_child(self, LogReader._refuse_in_child)
 
     def _refuse_in_child(self) -> None:
         """Free the guard: called in a forked child, whose next fetch raises."""
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
 
-    def __repr__(self) -> str:
-        return f"<blocking {repr(self._reader)[1:]}"
+    log: Shown[str] = attribute("log", "The log's name.")
+    gaps: Shown[bool] = attribute("gaps", "It was opened with ``gaps=True``.")
+    cursor: Shown[Cursor | None] = shown(TrioReader.cursor)
+    idle_s: Shown[float] = shown(TrioReader.idle_s)
 
     @property
+    @described(TrioReader.position)
     def position(self) -> DLSN | None:
-        """See ``dlog.LogReader.position``."""
         if self._fetching is not None:
             # A fetch moves records from the reader to this object. Between two steps of the loop it has moved
             # all of them or none.
             with suppress(NamespaceClosedError):
                 return self._loop.run(self._position_in_loop)
-        with self._guard:
-            return self._first_left() or self._position
+        left = self._left
+        return left.first or left.position
 
-    def _first_left(self) -> DLSN | None:
-        """The position of the first record that is fetched and not returned yet."""
-        if left := length_hint(self._ahead):
-            return self._records[-left].dlsn
-        return self._batch.first_dlsn if self._batch else None
-
-    @property
-    def cursor(self) -> Cursor | None:
-        """See ``dlog.LogReader.cursor``."""
-        return self._reader.cursor
-
+    @described(TrioReader.commit)
     def commit(self, last: DLSN | None = None) -> Cursor | None:
-        """See ``dlog.LogReader.commit``."""
         if last is not None and ((here := self.position) is None or last >= here):
             raise ValueError(f"{last} was not returned yet, so it cannot be committed")
-        return self.commit_to(self.position if last is None else self._reader._behind(last))
+        return self.commit_to(self.position if last is None else self._inner.resume_after(last))
 
+    @described(TrioReader.commit_to)
     def commit_to(self, position: DLSN | None) -> Cursor | None:
-        """See ``dlog.LogReader.commit_to``."""
         # The asynchronous reader's position is that of the records fetched ahead.
         if position is not None and ((here := self.position) is None or position > here):
             raise ValueError(f"the reader has not come to {position} yet")
-        return self._loop.run(self._reader.commit_to, position)
-
-    @property
-    def idle_s(self) -> float:
-        """See ``dlog.LogReader.idle_s``."""
-        return self._reader.idle_s
+        return self._loop.run(self._inner.commit_to, position)
 
     @property
     def is_sealed(self) -> bool:
-        """See ``dlog.LogReader.is_sealed``."""
-        return self._reader.is_sealed and not self._has_records
+        """True once all records of a sealed log were returned: no more will come."""
+        return self._inner.is_sealed and not self._left.has_records
 
     def __iter__(self) -> Iterator[Record]:
         return self
@@ -107,69 +117,97 @@ class LogReader:
             for record in self._ahead:
                 return record
             with self._guard:
-                if self._batch:
-                    self._records = list(self._batch)
-                    self._ahead, self._batch = iter(self._records), RecordBatch()
+                if (before := self._left).batch:
+                    self._replace(before, _left(before.position, list(before.batch)))
                     continue
-            if not self._loop.run(self._fetch, RECORDS_AT_ONCE, None, False):
+            if not self._loop.run(self._fetch, self._inner.read_records, RECORDS_AT_ONCE, None):
                 raise StopIteration
 
     @overload
     def batches(self, records_max: int = ..., *, gaps: Literal[False] = ...) -> Iterator[RecordBatch]: ...
     @overload
     def batches(self, records_max: int = ..., *, gaps: Literal[True]) -> Iterator[RecordBatch | Gap]: ...
+    @described(TrioReader.batches)
     def batches(self, records_max: int = BATCH_RECORDS, *, gaps: bool = False) -> Iterator[RecordBatch | Gap]:
-        """See ``dlog.LogReader.batches``."""
         read = self.read_batch_or_gap if gaps else self.read_batch
         while (batch := read(records_max)) is not None:
             yield batch
 
+    @described(TrioReader.read_batch_or_gap)
     def read_batch_or_gap(self, records_max: int, *, wait_s: float | None = None) -> RecordBatch | Gap | None:
-        """See ``dlog.LogReader.read_batch_or_gap``."""
-        self._reader._checked_finder()
-        while True:
-            with self._guard:
-                gap, self._gap = self._gap, None
-            if gap is not None:
-                return gap
-            ahead = self._reader._ahead
-            try:
-                return self.read_batch(records_max, wait_s=wait_s)
-            except DLogError as exc:
-                self._loop.run(self._find_gap, ahead, exc)
-
-    async def _find_gap(self, ahead: ReadAhead, error: DLogError) -> None:
-        """In the loop: store the gap after which the reader continues now."""
-        gap = await self._reader._gap_after(ahead, error)
-        with self._guard:
-            self._gap = gap or self._gap
-            self._position = self._reader.position
-
-    def read_batch(self, records_max: int, *, wait_s: float | None = None) -> RecordBatch | None:
-        """See ``dlog.LogReader.read_batch``."""
-        if records_max < 1:
-            raise ValueError(f"records_max={records_max}: at least 1")
-        deadline_s = None if wait_s is None else time.monotonic() + wait_s
-        while True:
-            if records := list(islice(self._ahead, records_max)):
-                return RecordBatch.of(records)
-            with self._guard:
-                if batch := self._batch:
-                    self._batch = batch[records_max:]
-                    return batch[:records_max]
-            fetched = self._loop.run(self._fetch, records_max, deadline_s, True)
+        check_gaps(f"log {self.log!r}", self.gaps)
+        _check_max(records_max)
+        deadline_s = _deadline_s(wait_s)
+        while (taken := self._take_gap() or self._take_batch(records_max)) is None:
+            fetched = self._loop.run(
+                self._fetch, self._inner.read_batch_or_gap, records_max, deadline_s, gaps=True
+            )
             if not fetched:
                 return RecordBatch() if fetched is False else None
+        return taken
 
-    @property
-    def _has_records(self) -> bool:
-        return length_hint(self._ahead) > 0 or len(self._batch) > 0
+    @described(TrioReader.read_batch)
+    def read_batch(self, records_max: int, *, wait_s: float | None = None) -> RecordBatch | None:
+        _check_max(records_max)
+        deadline_s = _deadline_s(wait_s)
+        while (batch := self._take_batch(records_max)) is None:
+            fetched = self._loop.run(self._fetch, self._inner.read_batch, records_max, deadline_s)
+            if not fetched:
+                return RecordBatch() if fetched is False else None
+        return batch
 
-    async def _fetch(self, records_max: int, deadline_s: float | None, columns: bool) -> bool | None:
-        """In the loop: fetch records; False if none came in time, None at the end.
+    @described(TrioReader.read_records)
+    def read_records(self, records_max: int, *, wait_s: float | None = None) -> list[Record] | None:
+        _check_max(records_max)
+        deadline_s = _deadline_s(wait_s)
+        while not (records := list(islice(self._ahead, records_max))):
+            if (batch := self._take_batch(records_max)) is not None:
+                return list(batch)
+            fetched = self._loop.run(self._fetch, self._inner.read_records, records_max, deadline_s)
+            if not fetched:
+                return [] if fetched is False else None
+        return records
 
-        The records are stored in this object. So a later call returns them if the calling thread is
-        interrupted. There is one fetch at a time, so that records keep their order.
+    @described(TrioReader.resume_after)
+    def resume_after(self, last: DLSN) -> DLSN:
+        return self._inner.resume_after(last)
+
+    def _take_batch(self, records_max: int) -> RecordBatch | None:
+        if records := list(islice(self._ahead, records_max)):
+            return RecordBatch.of(records)
+        with self._guard:
+            while batch := (before := self._left).batch:
+                taken = batch[:records_max]
+                if self._replace(before, _left(before.position, batch=batch[records_max:])):
+                    return taken
+        return None
+
+    def _replace(self, before: _LeftRecords, after: _LeftRecords) -> bool:
+        """Replace what is left, unless a signal handler has done so; the caller has the guard."""
+        if self._left is not before:
+            return False
+        self._left = after  # no signal can come after the look: Python calls handlers at calls and loops
+        self._ahead = after.ahead
+        return True
+
+    def _take_gap(self) -> Gap | None:
+        try:
+            return self._gap.pop()
+        except IndexError:
+            return None
+
+    async def _fetch(
+        self,
+        read: Callable[..., Awaitable[list[Record] | RecordBatch | Gap | None]],
+        records_max: int,
+        deadline_s: float | None,
+        *,
+        gaps: bool = False,
+    ) -> bool | None:
+        """In the loop: fetch records, or a gap; False if none came in time, None at the end.
+
+        They are stored in this object. So a later call returns them if the calling thread is interrupted.
+        There is one fetch at a time, so that records keep their order.
         """
 
         def left_s() -> float:
@@ -178,39 +216,37 @@ class LogReader:
         with trio.move_on_after(left_s()):
             while self._fetching is not None:
                 await self._fetching.wait()
-        if self._has_records:
+        if self._left.has_records or (gaps and self._gap):
             return True  # decided by one look: another thread may take the record before a second one
         if self._fetching is not None:
             return False
         self._fetching = trio.Event()
         try:
-            wait_s = None if deadline_s is None else left_s()
-            records = await self._reader._read_records(records_max, wait_s=wait_s, columns=columns)
-            with self._guard:
-                if columns:
-                    self._batch = RecordBatch.of(records or [])
-                else:
-                    self._records = list(records or ())
-                    self._ahead = iter(self._records)
-                self._position = self._reader.position
-            return None if records is None else bool(records)
+            found = await read(records_max, wait_s=None if deadline_s is None else left_s())
+            if isinstance(found, Gap):
+                self._gap.append(found)
+                return True
+            if isinstance(found, RecordBatch):
+                self._left = _left(self._inner.position, batch=found)
+            elif found is not None:
+                self._left = _left(self._inner.position, found)
+                self._ahead = self._left.ahead
+            return None if found is None else len(found) > 0
         finally:
-            self._position = self._reader.position
+            if not self._left.has_records:
+                self._left = _left(self._inner.position)
             self._fetching.set()
             self._fetching = None
 
     async def _position_in_loop(self) -> DLSN | None:
         await trio.lowlevel.checkpoint()
-        return self._first_left() or self._reader.position
+        return self._left.first or self._inner.position
 
-    def close(self) -> None:
-        """End the reader. Idempotent."""
-        self._held.release()
 
-    def __enter__(self) -> LogReader:
-        return self
+def _check_max(records_max: int) -> None:
+    if records_max < 1:
+        raise ValueError(f"records_max={records_max}: at least 1")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        close_after_block(self.close, exc)
+
+def _deadline_s(wait_s: float | None) -> float | None:
+    return None if wait_s is None else time.monotonic() + wait_s

@@ -6,54 +6,38 @@ The functions of the state run in the loop's thread. Other threads look at the s
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
 from typing import Generic, TypeVar
 
 import trio
 
-from dlog.blocking.closing import close_after_block
 from dlog.blocking.namespace import Namespace
 from dlog.wal import write_ahead_log
 from dlog.wal.write_ahead_log import OPERATIONS_BETWEEN_SNAPSHOTS
+from dlog.write.health import WriterState
 from ledger.payloads import as_payload
-from ledger.runtime.tasks.loop_thread import Held, LoopThread
+from ledger.runtime.tasks.blocking_face import HeldFace, called, forwarded, opened
+from ledger.runtime.tasks.face import Shown, attribute, described, shown
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class WriteAheadLog(Generic[T]):
+class WriteAheadLog(HeldFace[write_ahead_log.WriteAheadLog[T]], Generic[T]):
     """See ``dlog.wal.WriteAheadLog``. Closed by ``close`` or the end of a ``with`` block."""
 
-    def __init__(
-        self, loop: LoopThread, manager: AbstractAsyncContextManager[write_ahead_log.WriteAheadLog[T]]
-    ) -> None:
-        self._loop = loop
-        self._held = Held(loop, manager)
-        self._log = self._held.value
-        self.name = self._log.name
+    name: Shown[str] = attribute("name", "The name of the write-ahead log.")
+    index: Shown[int] = shown(write_ahead_log.WriteAheadLog.index)
+    snapshot_index: Shown[int] = shown(write_ahead_log.WriteAheadLog.snapshot_index)
+    state: Shown[WriterState] = shown(write_ahead_log.WriteAheadLog.state)
+    failure: Shown[BaseException | None] = shown(write_ahead_log.WriteAheadLog.failure)
+    oldest_pending_s: Shown[float] = shown(write_ahead_log.WriteAheadLog.oldest_pending_s)
+    health = called(write_ahead_log.WriteAheadLog.health)
 
-    def __repr__(self) -> str:
-        return f"<blocking {repr(self._log)[1:]}"
+    snapshot = forwarded(write_ahead_log.WriteAheadLog.snapshot)
 
-    @property
-    def index(self) -> int:
-        """See ``dlog.wal.WriteAheadLog.index``."""
-        return self._log.index
-
-    @property
-    def snapshot_index(self) -> int:
-        """See ``dlog.wal.WriteAheadLog.snapshot_index``."""
-        return self._log.snapshot_index
-
+    @described(write_ahead_log.WriteAheadLog.append)
     def append(self, operation: bytes | bytearray | memoryview, *, index: int | None = None) -> T:
-        """See ``dlog.wal.WriteAheadLog.append``."""
-        return self._loop.run(self._log.append, as_payload(operation), index=index)
-
-    def snapshot(self) -> bool:
-        """See ``dlog.wal.WriteAheadLog.snapshot``."""
-        return self._loop.run(self._log.snapshot)
+        return self._loop.run(self._inner.append, as_payload(operation), index=index)
 
     def read(self, look: Callable[[], R]) -> R:
         """Call a function that looks at the state between two operations; return its result.
@@ -67,19 +51,11 @@ class WriteAheadLog(Generic[T]):
 
         return self._loop.run(call)
 
-    def close(self) -> None:
-        """Leave the log. Idempotent."""
-        self._held.release()
 
-    def __enter__(self) -> WriteAheadLog[T]:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        close_after_block(self.close, exc)
+_open = opened(write_ahead_log.open_wal, WriteAheadLog)
 
 
+@described(write_ahead_log.open_wal)
 def open_wal(
     namespace: Namespace,
     *,
@@ -90,9 +66,9 @@ def open_wal(
     operations_between_snapshots: int = OPERATIONS_BETWEEN_SNAPSHOTS,
     lock_timeout_s: float | None = None,
 ) -> WriteAheadLog[T]:
-    """See ``dlog.wal.open_wal_in``. Close the result, or use it in a ``with`` statement."""
-    manager = write_ahead_log.open_wal_in(
-        namespace._namespace,
+    """See ``dlog.wal.open_wal``. Close the result, or use it in a ``with`` statement."""
+    return _open(
+        namespace,
         apply=apply,
         snapshot=snapshot,
         restore=restore,
@@ -100,6 +76,3 @@ def open_wal(
         operations_between_snapshots=operations_between_snapshots,
         lock_timeout_s=lock_timeout_s,
     )
-    log = WriteAheadLog(namespace._loop, manager)
-    namespace._open.add(log)
-    return log

@@ -5,102 +5,104 @@ In asyncio, ``await asyncio.wrap_future(writer.submit(payload))``.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Iterable
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
+from functools import partial
+from typing import Any
 
-from dlog.blocking.closing import close_after_block
-from dlog.write.log_writer import LogWriter as AsyncLogWriter
+from dlog.errors import WriteError
+from dlog.write.health import WriterState
+from dlog.write.log_writer import Buffer, Headers
+from dlog.write.log_writer import LogWriter as TrioWriter
 from dlog.write.pending import settle_future
-from ledger.payloads import as_payload
+from ledger.payloads import as_payload, as_payloads
+from ledger.runtime.tasks.blocking_face import HeldFace, called, forwarded
+from ledger.runtime.tasks.face import Shown, attribute, described, listed, shown
 from ledger.runtime.tasks.forks import call_in_child
-from ledger.runtime.tasks.loop_thread import Held, LoopThread
+from ledger.runtime.tasks.futures import LoopFuture, settle
+from ledger.runtime.tasks.thread_queue import ThreadQueue
 from namespace.dlsn import DLSN
 
+_Attributes = tuple[bytes | None, dict[str, bytes]]
+_Submitted = tuple[bytes, int | None, _Attributes | None, Future[DLSN]]
 
-class LogWriter:
+
+def _copied(key: Buffer | None, headers: Headers | None) -> _Attributes:
+    values = {name: as_payload(value) for name, value in (headers or {}).items()}
+    return None if key is None else as_payload(key), values
+
+
+class LogWriter(HeldFace[TrioWriter]):
     """See ``dlog.LogWriter``. Closed by ``close`` or the end of a ``with`` block."""
 
-    def __init__(self, loop: LoopThread, manager: AbstractAsyncContextManager[AsyncLogWriter]) -> None:
-        self._loop = loop
-        self._held = Held(loop, manager)
-        self._writer = self._held.value
-        self._queue: deque[tuple[bytes, int | None, Future[DLSN]]] = deque()
-        self._queued_bytes = 0
-        self._guard = threading.Lock()
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._queue: ThreadQueue[_Submitted] = ThreadQueue(self._loop, partial(_submit_now, self._inner))
+        self._bytes_in_flight_max = self._inner.bytes_in_flight_max
         call_in_child(self, LogWriter._refuse_in_child)
 
     def _refuse_in_child(self) -> None:
         """Forget what was queued: called in a forked child, whose next call raises."""
-        self._queue, self._queued_bytes = deque(), 0
-        self._guard = threading.Lock()  # another thread of the parent may have held it
+        self._queue.forget()
 
-    def __repr__(self) -> str:
-        return f"<blocking {repr(self._writer)[1:]}"
+    log: Shown[str] = attribute("log", "The log's name.")
+    payload_bytes_max: Shown[int] = attribute("payload_bytes_max", "A longer payload is refused.")
+    last_txid: Shown[int] = shown(TrioWriter.last_txid)
+    bytes_in_flight: Shown[int] = shown(TrioWriter.bytes_in_flight)
+    bytes_in_flight_max: Shown[int] = shown(TrioWriter.bytes_in_flight_max)
+    state: Shown[WriterState] = shown(TrioWriter.state)
+    failure: Shown[WriteError | None] = shown(TrioWriter.failure)
+    oldest_pending_s: Shown[float] = shown(TrioWriter.oldest_pending_s)
+    health = called(TrioWriter.health)
 
-    @property
-    def last_txid(self) -> int:
-        """See ``dlog.LogWriter.last_txid``."""
-        return self._writer.last_txid
+    append_many = forwarded(
+        TrioWriter.append_many, payloads=as_payloads, txids=listed, keys=listed, headers=listed
+    )
+    append_after = forwarded(TrioWriter.append_after, payload=as_payload)
+    append_many_after = forwarded(
+        TrioWriter.append_many_after, payloads=as_payloads, txids=listed, keys=listed, headers=listed
+    )
+    append_once = forwarded(TrioWriter.append_once, payload=as_payload)
+    outcome = forwarded(TrioWriter.outcome)
+    wait_capacity = forwarded(TrioWriter.wait_capacity)
+    flush = forwarded(TrioWriter.flush)
+    seal = forwarded(TrioWriter.seal)
+    truncate = forwarded(TrioWriter.truncate)
+    reopen = forwarded(TrioWriter.reopen)
 
-    @property
-    def payload_bytes_max(self) -> int:
-        """See ``dlog.LogWriter.payload_bytes_max``."""
-        return self._writer.payload_bytes_max
+    @described(TrioWriter.aclose)
+    def close(self) -> None:
+        # Each later ``submit`` waits for the loop: threads that continue must not keep it from its end.
+        self._bytes_in_flight_max = -1
+        super().close()
 
-    def append(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> DLSN:
-        """See ``dlog.LogWriter.append``."""
+    @described(TrioWriter.append)
+    def append(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        txid: int | None = None,
+        key: Buffer | None = None,
+        headers: Headers | None = None,
+    ) -> DLSN:
         payload = as_payload(payload)
-        pending = self._loop.wait_settled(lambda: self._writer._submit_now(payload, txid))
+        pending = self._loop.wait_settled(
+            lambda: self._inner.begin_append(payload, txid=txid, key=key, headers=headers)
+        )
         if pending is None:
-            return self._loop.run(self._writer.append, payload, txid=txid)
+            return self._loop.run(self._inner.append, payload, txid=txid, key=key, headers=headers)
         return pending.dlsn
 
-    def append_many(
+    def submit(
         self,
-        payloads: Iterable[bytes | bytearray | memoryview],
+        payload: bytes | bytearray | memoryview,
         *,
-        txids: Iterable[int] | None = None,
-        atomic: bool = False,
-    ) -> list[DLSN]:
-        """See ``dlog.LogWriter.append_many``. The calling thread consumes the iterables."""
-        txids = None if txids is None else list(txids)
-        return self._loop.run(
-            self._writer.append_many, [as_payload(each) for each in payloads], txids=txids, atomic=atomic
-        )
-
-    def append_after(
-        self, payload: bytes | bytearray | memoryview, last: DLSN | None, *, txid: int | None = None
-    ) -> DLSN:
-        """See ``dlog.LogWriter.append_after``."""
-        return self._loop.run(self._writer.append_after, as_payload(payload), last, txid=txid)
-
-    def append_many_after(
-        self,
-        payloads: Iterable[bytes | bytearray | memoryview],
-        last: DLSN | None,
-        *,
-        txids: Iterable[int] | None = None,
-    ) -> list[DLSN]:
-        """See ``dlog.LogWriter.append_many_after``. The calling thread consumes the iterables."""
-        txids = None if txids is None else list(txids)
-        return self._loop.run(
-            self._writer.append_many_after, [as_payload(each) for each in payloads], last, txids=txids
-        )
-
-    def append_once(self, payload: bytes | bytearray | memoryview, *, txid: int) -> DLSN:
-        """See ``dlog.LogWriter.append_once``."""
-        return self._loop.run(self._writer.append_once, as_payload(payload), txid=txid)
-
-    def outcome(self, txid: int) -> DLSN | None:
-        """See ``dlog.LogWriter.outcome``."""
-        return self._loop.run(self._writer.outcome, txid)
-
-    def submit(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> Future[DLSN]:
+        txid: int | None = None,
+        key: Buffer | None = None,
+        headers: Headers | None = None,
+    ) -> Future[DLSN]:
         """See ``dlog.LogWriter.submit``. Waits only while too many bytes are in flight.
+
+        A record counts as at least 1 KiB, since its future takes as much memory.
 
         The future gets every error of the record, also the ones that ``submit`` raises there, such as
         ``TxidOutOfOrderError``. Cancelling the future changes nothing about the record. The caller may reuse
@@ -108,60 +110,37 @@ class LogWriter:
         """
         if payload.__class__ is not bytes:
             payload = as_payload(payload)  # copied now: the loop takes it later
-        if self._queued_bytes + self._writer.bytes_in_flight > self._writer.bytes_in_flight_max:
-            self.wait_capacity()
-        future: Future[DLSN] = Future()
-        with self._guard:
-            if not self._queue:
-                # Before the record is queued: this may raise, and then no call would drain the queue. Under
-                # the guard: a thread that finds records queued relies on a drain before its own next call.
-                self._loop.call_soon(self._drain)
-            self._queue.append((payload, txid, future))
-            self._queued_bytes += len(payload)
+        bytes_max = self._bytes_in_flight_max
+        if self._queue.held_bytes > bytes_max or self._inner.bytes_in_flight > bytes_max:
+            self._loop.run(self._wait_room)
+        future: Future[DLSN] = LoopFuture()
+        # Copied now, as the payload; the loop checks them.
+        attributes = None if key is None and not headers else _copied(key, headers)
+        self._queue.put((payload, txid, attributes, future), len(payload))
         return future
 
-    def wait_capacity(self) -> None:
-        """See ``dlog.LogWriter.wait_capacity``."""
-        self._loop.run(self._writer.wait_capacity)
+    async def _wait_room(self) -> None:
+        """In the loop: return when there is room for a record. Half of it, or callers would wake for each."""
+        await self._queue.wait_held_below(self._inner.bytes_in_flight_max // 2 + 1)
+        await self._inner.wait_capacity()
 
-    def flush(self) -> None:
-        """See ``dlog.LogWriter.flush``."""
-        self._loop.run(self._writer.flush)
 
-    def seal(self) -> None:
-        """See ``dlog.LogWriter.seal``."""
-        self._loop.run(self._writer.seal)
+def _submit_now(writer: TrioWriter, queue: ThreadQueue[_Submitted], submitted: _Submitted) -> None:
+    """In the loop: submit a record that a thread has queued."""
+    payload, txid, attributes, future = submitted
+    size_bytes = len(payload)
+    try:
+        if attributes is None:
+            pending = writer.submit(payload, txid=txid)
+        else:
+            pending = writer.submit(payload, txid=txid, key=attributes[0], headers=attributes[1])
+    except Exception as exc:
+        settle(future, exc)
+        queue.done(size_bytes)
+        return
 
-    def truncate(self, first_kept: DLSN) -> DLSN | None:
-        """See ``dlog.LogWriter.truncate``."""
-        return self._loop.run(self._writer.truncate, first_kept)
+    def settled() -> None:
+        settle_future(pending, future)
+        queue.done(size_bytes)
 
-    def reopen(self) -> None:
-        """See ``dlog.LogWriter.reopen``."""
-        self._loop.run(self._writer.reopen)
-
-    def close(self) -> None:
-        """See ``dlog.LogWriter.aclose``. Idempotent."""
-        self._held.release()
-
-    def __enter__(self) -> LogWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        close_after_block(self.close, exc)
-
-    def _drain(self) -> None:
-        """In the loop: submit the records that the threads have queued, in order."""
-        with self._guard:
-            queue, self._queue = self._queue, deque()
-            self._queued_bytes = 0
-        for payload, txid, future in queue:
-            try:
-                pending = self._writer.submit(payload, txid=txid)
-            except Exception as exc:
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(exc)
-            else:
-                pending.on_settled(lambda pending=pending, future=future: settle_future(pending, future))  # type: ignore[misc]
+    pending.on_settled(settled)

@@ -2,7 +2,7 @@
 
 Inside: the plan of a batch, a detached segment and its writer, the transaction that attaches them.
 Not inside: which process writes what (the caller), deleting what was forgotten (``dlog.repair``).
-Entry points: ``Namespace.begin_batch``, ``open_detached_segment``, ``attach_batch``, ``abandon_batch``.
+Entry points: ``Namespace.batches.begin``, ``open_segment``, ``attach``, ``abandon``.
 """
 
 from dlog.bulk.detached import DetachedSegmentWriter

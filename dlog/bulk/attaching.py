@@ -36,10 +36,10 @@ from ledger.client import LedgerClient
 from ledger.metadata_store.errors import BadVersionError, NodeExistsError, NoNodeError
 from ledger.metadata_store.store import Check, Create, MetadataStore, Operation, Put
 from ledger.runtime.tasks.task_errors import for_each
-from namespace import paths
 from namespace.dlsn import DLSN
 from namespace.heal_node import Heal, ledgers_of_segment, read_heals
 from namespace.log_metadata import LogMetadata, next_segment_seqno
+from namespace.log_nodes import LogNodes
 from namespace.logs import open_log
 from namespace.properties import LogProperties, read_properties
 from namespace.properties.values import changed, encode_properties
@@ -59,15 +59,19 @@ class BatchPlace:
     first_segment_seqno: int
     wall_ms: Callable[[], int]
 
+    def nodes(self, name: str) -> LogNodes:
+        """The nodes of a log of the namespace."""
+        return LogNodes(self.store, self.namespace_path, name)
 
-async def last_number(store: MetadataStore, namespace_path: str, plan: BatchPlan) -> int | None:
+
+async def last_number(log: LogNodes, plan: BatchPlan) -> int | None:
     """The number of the last batch of the series that was attached; None if there is none, or no series.
 
     Raises:
         LogNotFoundError
         LogMetadataError: The property is no number.
     """
-    return _number_in(await read_properties(store, namespace_path, plan.record_log), plan)
+    return _number_in(await read_properties(log), plan)
 
 
 def _number_in(properties: LogProperties, plan: BatchPlan) -> int | None:
@@ -92,11 +96,11 @@ async def attach(
     *,
     adopts: bool = False,
 ) -> AttachedBatch:
-    """Attach the segments; see ``Namespace.attach_batch``. The locks are held. Repeating it is safe."""
+    """Attach the segments; see ``Namespace.batches.attach``. The locks are held. Repeating it is safe."""
     _check(plan, segments)
     while True:
         await place.store.sync(place.namespace_path)
-        properties = await read_properties(place.store, place.namespace_path, plan.record_log)
+        properties = await read_properties(place.nodes(plan.record_log))
         number = _number_in(properties, plan)
         logs = {name: await _LogNow.read(place, plan, name) for name in sorted(plan.logs)}
         found = _found(segments, logs)
@@ -186,7 +190,7 @@ def _properties_stored(
         changes = {**changes, plan.property_key: str(plan.number)}
     if not changes:
         return []
-    path = paths.properties_path(place.namespace_path, plan.record_log)
+    path = place.nodes(plan.record_log).properties_path
     data = encode_properties(changed(properties.values, changes))
     return [Create(path, data) if properties.version is None else Put(path, data, properties.version)]
 
@@ -206,10 +210,10 @@ class _LogNow:
     @classmethod
     async def read(cls, place: BatchPlace, plan: BatchPlan, name: str) -> _LogNow:
         # The versions first: what is listed is at least as new, and the commit is conditional on them.
-        metadata = await open_log(place.store, place.namespace_path, name)
-        listed = await list_segments(place.store, place.namespace_path, name)
+        metadata = await open_log(place.nodes(name))
+        listed = await list_segments(place.nodes(name))
         # The heals last: one that replaces a ledger after the list was read is no harm.
-        heals = (await read_heals(place.store, place.namespace_path, name)).heals
+        heals = (await read_heals(place.nodes(name))).heals
         return cls(metadata, listed.segments, heals)
 
     def among(self, ledger_ids: Collection[int]) -> list[LogSegment]:
@@ -223,7 +227,7 @@ class _LogNow:
 
     def following(self, place: BatchPlace, segments: Sequence[DetachedSegment]) -> list[LogSegment]:
         """The log's part of the batch, as it is stored."""
-        mine = [segment for segment in segments if segment.log == self.metadata.log_name]
+        mine = [segment for segment in segments if segment.log == self.metadata.log.name]
         if not mine:
             return []
         return completed_segments(
@@ -237,19 +241,19 @@ class _LogNow:
 
     def operations(self, added: Sequence[LogSegment]) -> list[Operation]:
         """The log's part of the transaction. A log without new segments must be unchanged, too."""
-        now, name = self.metadata, (self.metadata.namespace_path, self.metadata.log_name)
-        # A promotion closes a log by this node.
-        operations: list[Operation] = [Check(paths.version_path(*name), now.marks_version)]
+        now, log = self.metadata, self.metadata.log
+        # A move to another namespace closes a log by this node.
+        operations: list[Operation] = [Check(log.version_path, now.marks_version)]
         if not added:
             return operations
         allocated = b"" if now.allocated_ledger_id is None else b"%d" % now.allocated_ledger_id
         operations += [
             # Written with what it holds: from now on, no ledger with an older stamp gets into the log.
-            Put(paths.allocation_path(*name), allocated, now.allocation_version),
-            *(Create(paths.segment_path(*name, each.name), encode_segment(each)) for each in added),
-            Put(paths.segments_path(*name), b"%d" % added[-1].segment_seqno, now.max_segment_seqno_version),
+            Put(log.allocation_path, allocated, now.allocation_version),
+            *(Create(log.segment_path(each.name), encode_segment(each)) for each in added),
+            Put(log.segments_path, b"%d" % added[-1].segment_seqno, now.max_segment_seqno_version),
             Put(
-                paths.max_txid_path(*name),
+                log.max_txid_path,
                 b"%d" % max(now.max_txid, added[-1].last_txid),
                 now.max_txid_version,
             ),
@@ -268,14 +272,14 @@ def _found(segments: Sequence[DetachedSegment], logs: dict[str, _LogNow]) -> Att
 
 
 async def abandon(place: BatchPlace, plan: BatchPlan, segments: Sequence[DetachedSegment]) -> list[int]:
-    """Delete the segments that no log names; see ``Namespace.abandon_batch``. The locks are held.
+    """Delete the segments that no log names; see ``Namespace.batches.abandon``. The locks are held.
 
     Returns the ids of the deleted ledgers. A ledger of the batch that does not exist counts as deleted.
     """
     await place.store.sync(place.namespace_path)
     doomed: list[DetachedSegment] = []
     for name, planned in sorted(plan.logs.items()):
-        path = paths.allocation_path(place.namespace_path, name)
+        path = place.nodes(name).allocation_path
         while True:
             try:
                 node = await place.store.get(path)
@@ -289,16 +293,14 @@ async def abandon(place: BatchPlace, plan: BatchPlan, segments: Sequence[Detache
             break
         if node.stat.created_ms != planned.allocation_created_ms:
             continue  # the log was renamed, perhaps with these ledgers, and this is another one
-        named = {
-            each.ledger_id for each in (await list_segments(place.store, place.namespace_path, name)).segments
-        }
+        named = {each.ledger_id for each in (await list_segments(place.nodes(name))).segments}
         # A heal keeps the ledger that it replaced for readers, and deletes it itself.
-        heals = (await read_heals(place.store, place.namespace_path, name)).heals
+        heals = (await read_heals(place.nodes(name))).heals
         named |= {ledger_id for each in heals for ledger_id in (each.old, each.new)}
         doomed += [each for each in segments if each.log == name and each.ledger_id not in named]
     rule = BatchLedgers(place.namespace_path, plan, {})
     ledgers = await read_ledgers(place.client, plan, doomed)
-    claims = {each.ledger_id: OfBatch(place.store, rule, each) for each in doomed}
+    claims = {each.ledger_id: OfBatch(place.nodes(each.log), rule, each) for each in doomed}
     for ledger_id, ledger in ledgers.items():
         # All of them before the first deletion: a call that is wrong about one ledger deletes none.
         if (reason := await claims[ledger_id].refusal(ledger)) is not None:

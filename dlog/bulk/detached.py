@@ -10,7 +10,7 @@ Source: DistributedLog, BKLogSegmentWriter.java (the bytes of entries); docs/bul
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -19,6 +19,7 @@ from dlog.bulk.plan import BatchPlan, DetachedSegment, LogPlan
 from dlog.config import NamespaceConfig
 from dlog.errors import DLogError, RecordTooLongError, TxidOutOfOrderError, translated
 from dlog.format.arguments import as_txid
+from dlog.format.attributes import attributes_of, check_room, encode_attributes_record
 from dlog.format.envelope import PARTS_ENVELOPE_VERSION, seal_envelope
 from dlog.format.large_record import head_of, parts_of
 from dlog.format.record import FLAG_CONTROL, FLAG_PART, TXID_MAX, encode_record, encode_records
@@ -28,15 +29,16 @@ from dlog.write.full_ensemble import count_degraded
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.handle import WriteHandle
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from ledger.payloads import as_payload
+from ledger.pickling import ProcessBound
 from namespace.log_metadata import ALLOCATION_KEY
 
 CLEANUP_S = 5.0  # deleting the ledger of a segment that failed; what is left is an orphan
 
 
-class DetachedSegmentWriter:
-    """Takes the records of one detached segment, in order. Made by ``Namespace.open_detached_segment``."""
+class DetachedSegmentWriter(ProcessBound):
+    """Takes the records of one detached segment, in order. Made by ``Namespace.batches.open_segment``."""
 
     def __init__(self, log: str, planned: LogPlan, handle: WriteHandle, config: NamespaceConfig) -> None:
         self.log = log
@@ -48,6 +50,8 @@ class DetachedSegmentWriter:
         self._last_entry_id = self._last_slot_id = -1
         self._result: DetachedSegment | None = None
         self._is_given_up = False
+        chosen = config.writer.keys_and_headers
+        self._takes_attributes = not config.shared_with_java if chosen is None else chosen
 
     def __repr__(self) -> str:
         return f"<DetachedSegmentWriter of {self.log}, ledger {self._handle.ledger_id}>"
@@ -62,7 +66,12 @@ class DetachedSegmentWriter:
         self._is_given_up = True
 
     async def append_many(
-        self, payloads: Sequence[bytes | bytearray | memoryview], *, txids: Sequence[int] | None = None
+        self,
+        payloads: Sequence[bytes | bytearray | memoryview],
+        *,
+        txids: Sequence[int] | None = None,
+        keys: Sequence[bytes | bytearray | memoryview | None] | None = None,
+        headers: Sequence[Mapping[str, bytes | bytearray | memoryview] | None] | None = None,
     ) -> None:
         """Add records after the others. They are durable once the block was left.
 
@@ -71,9 +80,13 @@ class DetachedSegmentWriter:
         Args:
             txids: The transaction id of each record, none less than that of the record before it in the log.
                 None: all records have the plan's.
+            keys, headers: One for each payload; None for a record without. See ``LogWriter.append``.
 
         Raises:
-            ValueError: There are not as many ids as records, or one is negative or too great. None was added.
+            ValueError: There are not as many ids, keys or headers as records, or one is beyond its limits.
+                None was added.
+            ConfigError: Apache's programs share the namespace, and ``WriterConfig.keys_and_headers`` is not
+                true. None was added.
             TxidOutOfOrderError: An id is less than that of the record before it. None was added.
             RecordTooLongError: A payload is longer than ``WriterConfig.record_bytes_max``. None was added.
             LogUnavailableError: Bookies are out of reach. Give the segment up, and write another.
@@ -82,12 +95,19 @@ class DetachedSegmentWriter:
         longest = max(map(len, taken), default=0)
         if longest > (longest_allowed := self._config.writer.record_bytes_max):
             raise RecordTooLongError(longest, longest_allowed)
+        attributes = attributes_of(self.log, len(taken), keys, headers, takes_any=self._takes_attributes)
+        if attributes is not None:
+            for payload, each in zip(taken, attributes, strict=True):
+                check_room(payload, each, longest_allowed)
         ids = [self._planned.txid] * len(taken) if txids is None else list(map(as_txid, txids))
         self._check_txids(ids, len(taken))
         if taken:
             self._first_txid = ids[0] if self._first_txid is None else self._first_txid
             self._last_txid = ids[-1]
-        self._batcher.add_mixed(taken, ids)
+        if attributes is None:
+            self._batcher.add_mixed(taken, ids)
+        else:
+            self._batcher.add_each(taken, ids, attributes)
         await self._send()
 
     def _check_txids(self, txids: Sequence[int], count: int) -> None:
@@ -111,21 +131,27 @@ class DetachedSegmentWriter:
                 self._submit(batch)
 
     def _submit(self, batch: Batch) -> None:
+        attributes, position = b"", self._record_count + len(batch.payloads)
+        if batch.attributes is not None:
+            attributes = encode_attributes_record(batch.attributes, position, batch.txids[-1])
         if batch.is_large:
-            for part in parts_of(batch.payloads[0]):
+            all_before = batch.attributes is not None
+            for part in parts_of(batch.payloads[0], all_before=all_before):
                 # A control record repeats what is before it.
                 self._submit_part(FLAG_CONTROL | FLAG_PART, self._record_count, self._sent_txid, part)
-            head, txid = head_of(batch.payloads[0]), batch.txids[0]
-            entry_id = self._submit_part(FLAG_PART, self._record_count + 1, txid, head)
+            head, txid = head_of(batch.payloads[0], all_before=all_before), batch.txids[0]
+            entry_id = self._submit_part(FLAG_PART, position, txid, head, attributes)
         else:
-            body = encode_records(batch.payloads, batch.txids, self._record_count + 1)
+            body = encode_records(batch.payloads, batch.txids, self._record_count + 1) + attributes
             entry_id = self._submit_entry(seal_envelope(body, self._config.compression))
         self._last_entry_id, self._last_slot_id = entry_id, len(batch.payloads) - 1
         self._record_count += len(batch.payloads)
         self._sent_txid = batch.txids[-1]
 
-    def _submit_part(self, flags: int, position: int, txid: int, payload: bytes) -> int:
-        body = encode_record(flags, position, txid, payload)
+    def _submit_part(
+        self, flags: int, position: int, txid: int, payload: bytes, attributes: bytes = b""
+    ) -> int:
+        body = encode_record(flags, position, txid, payload) + attributes
         return self._submit_entry(
             seal_envelope(body, self._config.compression, version=PARTS_ENVELOPE_VERSION)
         )
@@ -135,7 +161,7 @@ class DetachedSegmentWriter:
         return self._handle.submit(entry)
 
     async def finish(self) -> None:
-        """Write what is left and close the ledger. For ``open_detached_segment``."""
+        """Write what is left and close the ledger. For ``open_segment``."""
         if self._is_given_up:
             self._handle.abandon()
             return
@@ -163,23 +189,14 @@ class DetachedSegmentWriter:
 async def open_detached(
     client: LedgerClient, namespace_path: str, config: NamespaceConfig, plan: BatchPlan, log: str
 ) -> AsyncIterator[DetachedSegmentWriter]:
-    """The writer of a detached segment; see ``Namespace.open_detached_segment``."""
+    """The writer of a detached segment; see ``Namespace.batches.open_segment``."""
     planned = plan.logs[log]
-    assert config.digest_type is not None  # ``for_scheme`` set it
     # As a writer's ledger: the stamp proves when it can never get into the log any more (docs/metadata.md
     # 16.13). Attaching is conditional on that version of the ``allocation`` node.
     stamp = b"%d:%d" % (planned.allocation_created_ms, planned.versions[2])
     custom = plan.mark(namespace_path, log).custom | {ALLOCATION_KEY: stamp}
     with translated(log, "creating the ledger of a detached segment"):
-        handle = await client.create(
-            ensemble_size=config.ensemble_size,
-            write_quorum=config.write_quorum,
-            ack_quorum=config.ack_quorum,
-            digest_type=config.digest_type,
-            password=config.password,
-            custom=custom,
-            may_be_smaller=config.writer.degraded_ensemble,
-        )
+        handle = await client.create_from(config.ledger_spec(custom))
     count_degraded(client, log, handle)
     claim = MadeHere(handle.metadata.custom)
     writer = DetachedSegmentWriter(log, planned, handle, config)
@@ -200,5 +217,5 @@ async def _delete(client: LedgerClient, ledger_id: int, claim: MadeHere) -> None
         scope.shield = True
         try:
             await delete_ledger(client, ledger_id, claim)
-        except (DLogError, LedgerError, NamespaceError):
+        except (DLogError, LedgerError, MetadataError):
             pass  # an orphan, which ``dlog log orphans`` finds

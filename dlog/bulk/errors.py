@@ -29,7 +29,7 @@ class BatchOvertakenError(DLogError):
     """A log of the batch has changed since the batch was begun. Nothing of the batch is in any log.
 
     Begin the batch again, with new segments. Those of this attempt can never get into a log any more;
-    ``Namespace.abandon_batch`` deletes them.
+    ``Namespace.batches.abandon`` deletes them.
     """
 
     code = 502

@@ -24,9 +24,9 @@ from ledger.client import LedgerClient
 from ledger.errors import MetadataFormatError, NoSuchLedgerError
 from ledger.metadata_store.store import MetadataStore
 from ledger.runtime.tasks.task_errors import for_each
-from namespace import paths
 from namespace.log_identity import log_id_in
 from namespace.log_metadata import allocation_stamp_of
+from namespace.log_nodes import LogNodes
 from namespace.node_reads import read_nodes
 
 
@@ -48,7 +48,7 @@ async def read_ledgers(
         except MetadataFormatError as exc:
             raise ForeignLedgerError(
                 plan.name, segment.log, segment.ledger_id, f"its metadata do not parse: {exc}"
-            ) from exc
+            ) from None
 
     await for_each(read, segments)
     return found
@@ -143,15 +143,14 @@ async def check_unnamed(
 class OfBatch:
     """The claim of a batch that is abandoned: it made the ledger, and its log can never take it any more."""
 
-    store: MetadataStore
+    log: LogNodes
     rule: BatchLedgers
     segment: DetachedSegment
 
     async def refusal(self, ledger: StoredLedger) -> str | None:
         """See ``dlog.ownership.Claim``."""
-        place = self.rule.namespace_path, self.segment.log
-        root, path = paths.log_root_path(*place), paths.allocation_path(*place)
-        nodes = await read_nodes(self.store, [root, path])
+        root, path = self.log.root_path, self.log.allocation_path
+        nodes = await read_nodes(self.log.store, [root, path])
         now, allocation = nodes[root], nodes[path]
         own = None if now is None else log_id_in(now.value)
         rule = attrs.evolve(self.rule, log_ids={self.segment.log: own})

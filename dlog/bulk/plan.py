@@ -24,7 +24,7 @@ SEGMENTS_MAX = 1_000  # in one transaction; ZooKeeper takes 1 MiB
 
 @attrs.frozen(kw_only=True)
 class LogPlan:
-    """What a batch may follow in one log."""
+    """The state of one log that a batch may follow."""
 
     txid: int  # of every record that is written without an id of its own
     txid_min: int  # of records with ids of their own: no record of the log has a greater id
@@ -58,7 +58,7 @@ def _versions(metadata: LogMetadata) -> tuple[int, int, int]:
 
 @attrs.frozen(kw_only=True)
 class BatchPlan:
-    """A batch that was begun. Made by ``Namespace.begin_batch``; it can be pickled."""
+    """A batch that was begun. Made by ``Namespace.batches.begin``; it can be pickled."""
 
     series: str | None  # the batches of one source, such as a query; None: a batch that is not recorded
     number: int  # in the series; a batch with a number that is not greater than the last one is there already

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -60,7 +59,7 @@ SECTIONS = {
     },
     "Demonstration and measurements": {
         "demo": ("dlog.cli.demo.command", "Write lines, kill the writer, continue, compare all lines."),
-        "bench": ("dlog.cli.bench.command", "Measure appends, tailing, catching up and storage."),
+        "bench": ("dlog.cli.bench.command", "Measure appends, tailing, catching up and latency."),
     },
 }
 COMMANDS = {name: entry for commands in SECTIONS.values() for name, entry in commands.items()}
@@ -99,17 +98,13 @@ class LazyGroup(CommandGroup):
             raise OutputClosedError from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names in the order of the table, without `bench` if it is not installed."""
-        return [name for name in COMMANDS if name != "bench" or find_spec("dlog.cli.bench") is not None]
+        """The names in the order of the table."""
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command; None if the table does not have the name."""
         if cmd_name not in COMMANDS:
             return None
-        if cmd_name not in self.list_commands(ctx):
-            raise click.UsageError(
-                "the installed package has no benchmarks; run them in a checkout with `make bench`"
-            )
         module = COMMANDS[cmd_name][0]
         command = _loaded(cmd_name) if module == ENTRY_POINTS else importlib.import_module(module).command
         assert isinstance(command, click.Command)  # each module of ``COMMANDS`` has one
@@ -118,21 +113,16 @@ class LazyGroup(CommandGroup):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The commands of the table and the options, without an import of any command."""
         commands = [
-            CompletionItem(name, help=COMMANDS[name][1])
-            for name in self.list_commands(ctx)
-            if name.startswith(incomplete)
+            CompletionItem(name, help=COMMANDS[name][1]) for name in COMMANDS if name.startswith(incomplete)
         ]
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section, without an import of any command."""
         width = max(map(len, COMMANDS))
-        shown = set(self.list_commands(ctx))
         for section, commands in SECTIONS.items():
             with formatter.section(section):
-                formatter.write_dl(
-                    [(name.ljust(width), line) for name, (_, line) in commands.items() if name in shown]
-                )
+                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
 
 
 @click.command(
@@ -195,9 +185,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. Print one line for an error, and a traceback with --debug."""
     if is_asked():
         complete(program)
+    return run_program(program, "dlog", arguments)
+
+
+def run_program(command: click.Command, name: str, arguments: Sequence[str] | None = None) -> int:
+    """Run ``command`` as the program ``name``; return its exit code, as ``main`` does for `dlog`."""
     settings: dict[str, Any] = {"debug": bool(os.environ.get("DLOG_DEBUG"))}
     try:
-        result = program.main(arguments, prog_name="dlog", standalone_mode=False, obj=settings)
+        result = command.main(arguments, prog_name=name, standalone_mode=False, obj=settings)
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()

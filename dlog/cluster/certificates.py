@@ -95,9 +95,20 @@ class _Authority(_Signed):
 
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name("authority of a local cluster")
-        builder = _builder(name, name, key).add_extension(
-            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        may_sign = x509.KeyUsage(
+            key_cert_sign=True,
+            crl_sign=True,
+            digital_signature=False,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            encipher_only=False,
+            decipher_only=False,
         )
+        builder = _builder(name, name, key, key)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = builder.add_extension(may_sign, critical=True)
         super().__init__(key, builder.sign(key, hashes.SHA256()))
 
     def sign(self, name: str, addresses: list[str]) -> _Signed:
@@ -108,7 +119,7 @@ class _Authority(_Signed):
 
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(one)) for one in addresses]
-        builder = _builder(_name(name), self.certificate.subject, key)
+        builder = _builder(_name(name), self.certificate.subject, key, self.key)
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return _Signed(key, builder.sign(self.key, hashes.SHA256()))
@@ -122,10 +133,14 @@ def _name(common_name: str) -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    issuer_key: ec.EllipticCurvePrivateKey,
 ) -> x509.CertificateBuilder:
     from cryptography import x509
 
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     now = datetime.datetime.fromtimestamp(wall_ms() // 1000, datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -135,4 +150,7 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))  # clocks differ
         .not_valid_after(now + datetime.timedelta(days=LIFETIME_DAYS))
+        # Python 3.13 and newer accept no certificate without these two.
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(authority, critical=False)
     )

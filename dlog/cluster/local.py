@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -43,9 +44,9 @@ from dlog.cluster.ports import free_ports
 from dlog.cluster.probe import Answer, ask_bookie
 from dlog.cluster.process import ProcessId, ProcessStats
 from dlog.cluster.registry import bind_namespace, query_registrations, registrations
-from dlog.cluster.token import write_token
 from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.metadata_store.zookeeper_security import ENVIRONMENT_VARIABLE, NO_SECURITY
+from ledger.runtime.tasks.trio_only import check_trio
 from ledger.transport import bookie_security
 from ledger.transport.dial import Address
 
@@ -474,6 +475,7 @@ async def open_local_cluster(
         ClusterError: The cluster could not be started.
         ZookeeperNotInstalledError: Java or ZooKeeper's jars are missing.
     """
+    check_trio("dlog.cluster.open_local_cluster", "the command dlog cluster")
     with open_guardian() as group:
         cluster = LocalCluster(
             directory, session_timeout_ms=session_timeout_ms, zookeeper_jars=zookeeper_jars, group=group
@@ -493,3 +495,17 @@ def _write_security(paths: ClusterPaths, uri: str) -> None:
         raise ClusterError(
             "certificates need the package cryptography: pip install '.[security]' in a checkout of DLog"
         ) from error
+
+
+TOKEN_BYTES = 24
+
+
+def write_token(path: Path) -> None:
+    """Write a new random token, unless the file exists."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    with open(descriptor, "w", encoding="ascii") as file:
+        file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")

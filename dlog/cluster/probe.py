@@ -17,7 +17,8 @@ import trio
 
 from bookie.auth.sasl import SaslUsers
 from bookie.auth.tls import peer_context
-from bookie.config.bookie_config import BookieConfig, load_config
+from bookie.config.bookie_config import load_config
+from bookie.config.classes import BookieConfig
 from bookie.errors import BookieConfigError
 from ledger.auth.auth import AuthFactory
 from ledger.auth.jaas import read_section

@@ -13,7 +13,7 @@ import trio
 from dlog.cluster.layout import DEFAULT_NAMESPACE, LEDGERS_ROOT
 from dlog.errors import NamespaceNotBoundError
 from ledger.catalog.paths import AVAILABLE, READONLY, READONLY_NAME
-from ledger.metadata_store.errors import NamespaceError, NoNodeError
+from ledger.metadata_store.errors import MetadataError, NoNodeError
 from ledger.metadata_store.store import MetadataStore
 from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.metadata_store.zookeeper_security import NO_SECURITY
@@ -52,7 +52,7 @@ async def query_registrations(hosts: str, *, timeout_s: float) -> dict[str, Book
                 hosts, connect_timeout_s=timeout_s, security=NO_SECURITY
             ) as store:
                 return await registrations(store)
-        except NamespaceError:
+        except MetadataError:
             pass
     return None
 

@@ -14,8 +14,7 @@ import os
 import random
 import shutil
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -272,26 +271,6 @@ async def is_serving(port: int, data_dir: Path) -> bool:
     if "Mode:" not in await _send_word(port, b"srvr"):
         return False
     return _is_data_dir(await _send_word(port, b"conf"), data_dir)
-
-
-@asynccontextmanager
-async def open_zookeeper_process(
-    data_dir: Path,
-    *,
-    port: int | None = None,
-    log_path: Path | None = None,
-    settings: Mapping[str, str] | None = None,
-    java_options: Sequence[str] = (),
-) -> AsyncIterator[ZookeeperProcess]:
-    """Start a server with ``start_zookeeper``; stop it at the end of the block."""
-    server = await start_zookeeper(
-        data_dir, port=port, log_path=log_path, settings=settings, java_options=java_options
-    )
-    try:
-        yield server
-    finally:
-        with trio.CancelScope(shield=True):
-            await stop_zookeeper(server.identity)
 
 
 def _jar_directories() -> list[Path]:

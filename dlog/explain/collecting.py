@@ -16,7 +16,6 @@ from dlog.description import LogDescription, SegmentDescription
 from dlog.errors import DLogError, translated
 from dlog.explain.facts import BookieFacts, ClusterFacts, CursorFacts, LedgerFacts, LockMember, LogFacts
 from dlog.namespace_handle import Namespace
-from dlog.promotion.nodes import read_source
 from ledger.catalog.paths import underreplicated_lock_path
 from ledger.client import BookieSpace, LedgerClient
 from ledger.digest import EntryCodec
@@ -30,8 +29,8 @@ from ledger.replication.election import current_auditor
 from ledger.replication.marks import UnderReplicatedLedgers
 from ledger.runtime.clock import wall_ms
 from ledger.transport.bookie_requests import read_lac
-from namespace import paths
 from namespace.access_control.entries import Denial
+from namespace.log_nodes import LogNodes
 from namespace.node_reads import read_nodes
 
 BOOKIE_REPLY_S = 3.0
@@ -48,7 +47,7 @@ async def collect_cluster(client: LedgerClient, *, is_directory: bool = False) -
         is_directory: The ledgers are those of a directory, which has no auto-recovery.
 
     Raises:
-        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.MetadataError: The metadata store failed.
     """
     store, root = client.context.catalog.store.current_session(), client.root
     if is_directory:
@@ -72,7 +71,7 @@ async def collect_ledger(client: LedgerClient, ledger_id: int, cluster: ClusterF
 
     Raises:
         MetadataFormatError: Its metadata or its mark does not parse.
-        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.MetadataError: The metadata store failed.
     """
     store, root = client.context.catalog.store.current_session(), client.root
     try:
@@ -100,7 +99,7 @@ async def collect_bookie(client: LedgerClient, bookie: str, cluster: ClusterFact
     """The facts of one bookie.
 
     Raises:
-        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.MetadataError: The metadata store failed.
     """
     found: BookieSpace | str | None = None
     if bookie in cluster.registered:
@@ -132,7 +131,7 @@ async def collect_log(namespace: Namespace, name: str) -> LogFacts:
         LogNotFoundError, LogMetadataError, AccessDeniedError, InvalidLogNameError
         LogUnavailableError: The metadata store cannot be reached. Bookies out of reach are facts.
     """
-    store, path, client = namespace._store, namespace._path, namespace._client
+    store, path, client = namespace.context.store, namespace.context.path, namespace.context.client
     is_directory = namespace.uri.lower().startswith("file:")
     segments: tuple[SegmentDescription, ...] = tuple(await namespace.segments(name))
     described: LogDescription | None = None
@@ -145,10 +144,10 @@ async def collect_log(namespace: Namespace, name: str) -> LogFacts:
     except trio.TooSlowError:
         unread = f"the bookies did not reply within {BOOKIE_REPLY_S:g} s"
     with translated(name, "explaining it"):
-        source = await read_source(store, path, name)
+        moved_to = await namespace.context.location(name).moved_to()
         cluster = await collect_cluster(client, is_directory=is_directory)
-        denied = (await namespace._access.entry_of(name)).denied
-        members = await _lock_members(store, paths.lock_path(path, name))
+        denied = (await namespace.context.access.entry_of(name)).denied
+        members = await _lock_members(store, LogNodes(store, path, name).lock_path)
         ledgers = [await collect_ledger(client, each.ledger_id, cluster) for each in segments[-LEDGERS_MAX:]]
     config = namespace.config.for_scheme("file" if is_directory else "distributedlog")
     return LogFacts(
@@ -161,7 +160,7 @@ async def collect_log(namespace: Namespace, name: str) -> LogFacts:
         ensemble_size=config.ensemble_size,
         bookies_min=config.ack_quorum if config.writer.degraded_ensemble else config.ensemble_size,
         is_sealed=described is not None and described.is_sealed,
-        promoted_to=source.target if source is not None and source.is_closed else None,
+        moved_to=moved_to,
         denied=tuple(each.name.lower() for each in Denial if each in denied),
         cursors=await _cursors(namespace, name, is_readable=unread is None),
         ledgers=tuple(ledgers),

@@ -89,7 +89,7 @@ class LogFacts:
     ensemble_size: int  # of the next segment
     bookies_min: int  # with fewer writable bookies no segment begins
     is_sealed: bool = False
-    promoted_to: str | None = None  # the namespace that has the log now
+    moved_to: str | None = None  # the namespace that has the log now
     denied: tuple[str, ...] = ()  # operations that access control entries deny to everyone
     cursors: tuple[CursorFacts, ...] = ()
     ledgers: tuple[LedgerFacts, ...] = ()  # of its newest segments, oldest first

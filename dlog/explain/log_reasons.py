@@ -11,18 +11,17 @@ from collections.abc import Iterable
 
 from dlog.explain.facts import CursorFacts, LogFacts, Reason
 from dlog.explain.ledger_reasons import explain_ledger
-from namespace.dlsn import DLSN
 
 
 def explain_log(facts: LogFacts) -> list[Reason]:
     """The reasons, those of writers first, then those of readers, then those of single cursors."""
     name = shlex.quote(facts.name)
-    if facts.promoted_to is not None:
+    if facts.moved_to is not None:
         return [
             Reason(
-                "the log was promoted: its newer records are in another namespace",
-                f"it continues at {facts.promoted_to}",
-                f"dlog log show {name} --uri {shlex.quote(facts.promoted_to)}",
+                "the log was moved: its newer records are in another namespace",
+                f"it continues at {facts.moved_to}",
+                f"dlog log show {name} --uri {shlex.quote(facts.moved_to)}",
                 is_fault=False,
             )
         ]
@@ -96,7 +95,7 @@ def _readers(facts: LogFacts, name: str) -> Iterable[Reason]:
     elif facts.last_dlsn is not None:
         waits = "no later record will come" if facts.is_sealed else "a reader behind it waits for the writer"
         yield Reason(
-            f"readers see records up to {_text(facts.last_dlsn)}",
+            f"readers see records up to {facts.last_dlsn}",
             f"segments: {len(facts.segments)}; {waits}",
             f"dlog log show {name}",
             is_fault=False,
@@ -109,7 +108,7 @@ def _cursor(facts: LogFacts, cursor: CursorFacts, name: str) -> Iterable[Reason]
     if facts.first_dlsn is not None and cursor.position < facts.first_dlsn:
         yield Reason(
             f"{label} points before the first record that is kept",
-            f"it is at {_text(cursor.position)}, the log begins at {_text(facts.first_dlsn)}",
+            f"it is at {cursor.position}, the log begins at {facts.first_dlsn}",
             list_,
             is_fault=False,
         )
@@ -120,19 +119,14 @@ def _cursor(facts: LogFacts, cursor: CursorFacts, name: str) -> Iterable[Reason]
     elif cursor.lag_records:
         yield Reason(
             f"{label} is {cursor.lag_records:,} records behind",
-            f"it is at {_text(cursor.position)}; its readers are slow, stopped, or do not commit",
+            f"it is at {cursor.position}; its readers are slow, stopped, or do not commit",
             list_,
             is_fault=False,
         )
     else:
         yield Reason(
             f"{label} has consumed everything",
-            f"it is at {_text(cursor.position)}",
+            f"it is at {cursor.position}",
             list_,
             is_fault=False,
         )
-
-
-def _text(position: DLSN) -> str:
-    """A position as the commands take it."""
-    return f"{position.segment_seqno}:{position.entry_id}:{position.slot_id}"

@@ -91,7 +91,7 @@ def _expand_lz4(stored: bytes, size_bytes: int) -> bytes:
         # Into a buffer of our own: the call that allocates one pads a short block with zeros silently.
         count = cramjam.lz4.decompress_block_into(stored, body)
     except cramjam.DecompressionError as exc:
-        raise EntryFormatError(f"{len(stored)} bytes are no LZ4 block of {size_bytes}: {exc}") from exc
+        raise EntryFormatError(f"{len(stored)} bytes are no LZ4 block of {size_bytes}: {exc}") from None
     if count != size_bytes:
         raise EntryFormatError(f"the LZ4 body has {count} bytes, its stored length is {size_bytes}")
     return bytes(body)

@@ -58,7 +58,7 @@ def chain_start(origin: str) -> ChainValue:
 
 
 def parse_head(text: str) -> ChainValue:
-    """The chain value in a text such as ``str`` gives. ``ValueError`` if it is none."""
+    """Parse a text of the form that ``str`` of a value has. Raises ``ValueError``."""
     count, colon, digest = text.strip().partition(":")
     if not colon or not count.isdecimal() or not count.isascii() or len(count) > 19 or len(digest) != 64:
         raise ValueError(f"{text!r} is no head of a chain; give COUNT:HEX as dlog verify prints it")

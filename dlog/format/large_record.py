@@ -35,25 +35,30 @@ _PART_MAGIC, _HEAD_MAGIC = b"DLLP\x01", b"DLLH\x01"
 PART_BYTES_MAX = PAYLOAD_BYTES_MAX - _HEAD.size  # of the payload, in one part
 
 
-def parts_of(payload: bytes) -> Iterator[bytes]:
-    """The payloads of the parts before the head, in order."""
-    for index in range(_part_count(payload)):
+def parts_of(payload: bytes, *, all_before: bool = False) -> Iterator[bytes]:
+    """The payloads of the parts before the head, in order.
+
+    Args:
+        all_before: The head has no bytes of the payload: its entry also has the record's key and headers.
+    """
+    for index in range(_part_count(payload, all_before)):
         begin = index * PART_BYTES_MAX
         yield _PART.pack(_PART_MAGIC, index) + payload[begin : begin + PART_BYTES_MAX]
 
 
-def head_of(payload: bytes) -> bytes:
-    """The payload of the head."""
-    return _HEAD.pack(_HEAD_MAGIC, _part_count(payload), len(payload)) + rest_of(payload)
+def head_of(payload: bytes, *, all_before: bool = False) -> bytes:
+    """The payload of the head; see ``parts_of``."""
+    head = _HEAD.pack(_HEAD_MAGIC, _part_count(payload, all_before), len(payload))
+    return head if all_before else head + rest_of(payload)
 
 
 def rest_of(payload: bytes) -> bytes:
-    """The bytes of the payload that the head has."""
-    return payload[_part_count(payload) * PART_BYTES_MAX :]
+    """The bytes of the payload that the head has, without ``all_before``."""
+    return payload[_part_count(payload, False) * PART_BYTES_MAX :]
 
 
-def _part_count(payload: bytes) -> int:
-    return max(len(payload) - 1, 0) // PART_BYTES_MAX
+def _part_count(payload: bytes, all_before: bool) -> int:
+    return max(len(payload) - 1, 0) // PART_BYTES_MAX + all_before
 
 
 def is_in_parts(entry: bytes) -> bool:

@@ -13,15 +13,17 @@ offset  size  field
     20     n  payload
 
 metadata word, bit 0 the lowest: 0 control, 1 end of stream, 2 record set, 3 part of a large record (ours;
-``large_record``), 4-15 zero, 16-47 position in the segment (1 for its first user record), 48-63 zero.
+``large_record``), 4 keys and headers (ours; ``attributes``), 5-15 zero, 16-47 position in the segment (1 for
+its first user record), 48-63 zero.
 
 Source: DistributedLog, LogRecord.java.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from struct import Struct
+from types import MappingProxyType
 
 import attrs
 
@@ -40,6 +42,7 @@ FLAG_CONTROL = 0x1
 FLAG_END_OF_STREAM = 0x2
 FLAG_RECORD_SET = 0x4
 FLAG_PART = 0x8  # ours: a part of a large record, in an entry with an envelope of version 76
+FLAG_ATTRIBUTES = 0x10  # ours: a control record with the keys and headers of the records of its entry
 FLAGS_MASK = 0xFFFF
 
 POSITION_SHIFT = 16
@@ -51,6 +54,9 @@ TXID_INVALID = -999  # "unknown": the last txid of a segment in progress
 CONTROL_PAYLOAD = b"control"
 KEEP_ALIVE_PAYLOAD = b"keepalive"
 END_OF_STREAM_PAYLOAD = b"endOfStream"
+
+
+NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
 
 
 def _repr_payload(payload: bytes) -> str:
@@ -65,6 +71,35 @@ class Record:
     txid: int  # chosen by the writer; never decreases along the log
     payload: bytes = attrs.field(repr=_repr_payload)
     sequence_id: int  # the number of user records before it in the log
+
+    @property
+    def key(self) -> bytes | None:
+        """The key that the record was written with; None without one."""
+        return None
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        """The headers that the record was written with, in order; read-only."""
+        return NO_HEADERS
+
+
+@attrs.frozen
+class RecordWithAttributes(Record):
+    """A record with a key or headers."""
+
+    key: bytes | None
+    header_items: tuple[tuple[str, bytes], ...]
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        return MappingProxyType(dict(self.header_items))
+
+
+@attrs.frozen
+class RecordWithSealedAttributes(Record):
+    """A record whose key and headers are encrypted, as its payload is; a reader without keys returns it."""
+
+    sealed: bytes = attrs.field(repr=False)
 
 
 def encode_records(payloads: Sequence[bytes], txids: Sequence[int], first_position: int) -> bytes:

@@ -35,6 +35,7 @@ from dlog.errors import (
 from dlog.groups.balance import to_claim, to_give_up
 from dlog.groups.errors import ClaimLostError
 from dlog.namespace_handle import Namespace
+from dlog.read.cursors import check_commit, commit_cursor
 from dlog.read.gaps import Gap
 from dlog.read.log_reader import LogReader
 from dlog.read.positioning import EARLIEST, LATEST, Start
@@ -47,9 +48,9 @@ from ledger.metadata_store.errors import (
     NoNodeError,
 )
 from ledger.metadata_store.lock import DistributedLock, in_order, member_owner
+from ledger.pickling import ProcessBound
 from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.runtime.tasks.service_tasks import ServiceTasks, open_service_tasks
-from namespace import paths
 from namespace.cursor_nodes import check_cursor_name
 from namespace.dlsn import DLSN
 from namespace.segments.truncation import first_left
@@ -109,24 +110,31 @@ class _Claim:
         return self.delivered is None or (self.committed is not None and self.committed >= self.delivered)
 
 
-class GroupMember:
+@attrs.frozen
+class Joining:
+    """How a member joins: the arguments of ``join_group``."""
+
+    group: str
+    logs: tuple[str, ...]
+    name: str
+    start: Start
+    config: GroupConfig
+    gaps: bool
+
+
+class GroupMember(ProcessBound):
     """One member of a group: an asynchronous iterator of batches. Made by ``join_group``."""
 
     def __init__(
         self,
         namespace: Namespace,
-        group: str,
-        logs: Sequence[str],
-        name: str,
-        start: Start,
-        config: GroupConfig,
-        gaps: bool,
+        joining: Joining,
         tasks: ServiceTasks,
     ) -> None:
-        self.group, self.name, self.all_logs = group, name, tuple(logs)
-        self._namespace, self._start, self._config, self._tasks = namespace, start, config, tasks
-        self._gaps = gaps
-        self._store, self._path = namespace._store, namespace._path
+        self.group, self.name, self.all_logs = joining.group, joining.name, joining.logs
+        self._start, self._config, self._gaps = joining.start, joining.config, joining.gaps
+        self._namespace, self._tasks = namespace, tasks
+        self._store, self._nodes = namespace.context.store, namespace.context.nodes
         self._claims: dict[str, _Claim] = {}
         self._changed = trio.Event()
         self._logs_changed = trio.Event()
@@ -208,7 +216,7 @@ class GroupMember:
             await claim.reader.commit_to(batch.position)
         except CursorConflictError as exc:
             claim.scope.cancel()
-            raise ClaimLostError(self.group, batch.log, str(exc)) from exc
+            raise ClaimLostError(self.group, batch.log, str(exc)) from None
         claim.committed = max(claim.committed or batch.position, batch.position)
         claim.settled.set()
         claim.settled = trio.Event()
@@ -264,7 +272,7 @@ class GroupMember:
             claim.scope.cancel()
             await claim.lock.release()
         self._claims.clear()
-        path = paths.subscriber_path(self._path, self.all_logs[0], self.group)
+        path = self._nodes(self.all_logs[0]).subscriber_path(self.group)
         try:
             await self._store.delete(f"{path}/{MEMBERS}/{self.name}")
         except (NoNodeError, ConnectionLostError):
@@ -280,22 +288,22 @@ class GroupMember:
         return names[0] if names and owner is None else None if owner is None else owner[0]
 
     def _lock_path(self, log: str) -> str:
-        return paths.subscriber_read_lock_path(self._path, log, self.group)
+        return self._nodes(log).subscriber_read_lock_path(self.group)
 
     async def _group_path(self, log: str) -> str:
         """The node of the group's cursor in a log, which is created at the start if it is missing."""
         cursors = self._namespace.cursors(log)
-        await cursors._check_commit(self.group)  # before the nodes of members and of the claim are made, too
-        path = paths.subscriber_path(self._path, log, self.group)
+        await check_commit(cursors, self.group)  # before the nodes of members and of the claim are made, too
+        path = self._nodes(log).subscriber_path(self.group)
         while await cursors.get(self.group) is None:
             try:
-                await cursors._commit(self.group, None, await self._first_position(log))
+                await commit_cursor(cursors, self.group, None, await self._first_position(log))
             except CursorConflictError:
                 continue  # another member has created it
         return path
 
     async def _first_position(self, log: str) -> DLSN:
-        read_only = self._namespace._read_only_log(log)
+        read_only = self._namespace.context.log(log)
         read_only.gaps_ok = self._gaps
         segments = await read_only.segments()
         if self._start == LATEST and (last := await read_only.last_record(segments)) is not None:
@@ -335,7 +343,7 @@ class GroupMember:
             if seen is None:
                 return  # deleted just now; the reader begins as a new one
             try:
-                await cursors._commit(self.group, seen, seen.position)
+                await commit_cursor(cursors, self.group, seen, seen.position)
             except CursorConflictError:
                 if attempt == CLAIM_ATTEMPTS_MAX - 1:
                     raise
@@ -436,16 +444,15 @@ async def join_group(
         raise ValueError(f"group {group!r}: name one log or more, each once, not {list(logs)}")
     if start not in (EARLIEST, LATEST):
         raise ValueError(f"group {group!r}: start is dlog.EARLIEST or dlog.LATEST, not {start!r}")
-    label = (member or namespace._client_id).replace("_", "-").replace("/", ":")
+    label = (member or namespace.context.client_id).replace("_", "-").replace("/", ":")
     name = f"{label}:{uuid.uuid4().hex[:12]}"
     for log in logs:
         if not (gaps and await namespace.log_exists(log)):
             await namespace.segments(log)  # raises if there is no such log, or segments are missing
-        await namespace.cursors(log)._check_commit(group)
+        await check_commit(namespace.cursors(log), group)
     async with open_service_tasks() as tasks:
-        joined = GroupMember(
-            namespace, group, sorted(logs), name, start, config or GroupConfig(), gaps, tasks
-        )
+        joining = Joining(group, tuple(sorted(logs)), name, start, config or GroupConfig(), gaps)
+        joined = GroupMember(namespace, joining, tasks)
         tasks.start_soon(joined.run)
         try:
             yield joined

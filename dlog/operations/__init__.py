@@ -1,25 +1,19 @@
-"""The calls of ``Namespace`` on its logs, in groups: a class for each, of which ``Namespace`` is made.
+"""The calls of ``Namespace`` on its logs. Each is made of the frozen ``dlog.context.NamespaceContext``.
 
-Inside: creating and deleting (``administration``), renaming, rights and denials, space and repair
-(``maintenance``), questions (``queries``), promotion, and what all of them need (``namespace_base``).
-Not inside: opening writers and readers (``dlog.namespace_handle``).
-Begin at ``namespace_base``.
+Inside: the objects that a namespace holds (``properties``, ``retention``, ``batches``, ``repairs``,
+``policy``, ``access``); functions for its own calls: opening, creating and deleting (``administration``),
+renaming, describing (``queries``); what the calls share (``calls``).
+Not inside: the namespace (``dlog.namespace_handle``), moving logs, the context (``dlog.context``).
+Begin at ``calls``.
 """
 
 from __future__ import annotations
 
-from dlog.operations.access_administration import AccessAdministration
-from dlog.operations.administration import LogAdministration
-from dlog.operations.maintenance import LogMaintenance
-from dlog.operations.promoting import LogPromotion
-from dlog.operations.queries import LogQueries
-from dlog.operations.renaming import LogRenaming
+from dlog.operations.access import AccessCalls
+from dlog.operations.batches import BatchCalls
+from dlog.operations.policy import PolicyCalls
+from dlog.operations.properties import PropertyCalls
+from dlog.operations.repairs import RepairCalls
+from dlog.operations.retention import RetentionCalls
 
-__all__ = [
-    "AccessAdministration",
-    "LogAdministration",
-    "LogMaintenance",
-    "LogPromotion",
-    "LogQueries",
-    "LogRenaming",
-]
+__all__ = ["AccessCalls", "BatchCalls", "PolicyCalls", "PropertyCalls", "RepairCalls", "RetentionCalls"]

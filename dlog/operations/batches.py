@@ -18,13 +18,13 @@ import attrs
 from dlog.bulk import attaching
 from dlog.bulk.detached import DetachedSegmentWriter, open_detached
 from dlog.bulk.plan import AttachedBatch, BatchPlan, DetachedSegment, LogPlan
+from dlog.context import NamespaceContext
 from dlog.errors import ConfigError, EndOfStreamError, translated
 from dlog.format.hash_chain import chain_start
-from dlog.operations.namespace_base import NamespaceBase
 from dlog.ownership import with_identity
 from dlog.read.chain_end import chain_at_end
-from dlog.write.segment_lifecycle import SegmentLifecycle
 from ledger.metadata_store.store import MetadataStore
+from ledger.pickling import ProcessBound
 from ledger.runtime.audit import audited_async
 from namespace.access_control.entries import Denial
 from namespace.federated_store import FederatedStore
@@ -33,10 +33,13 @@ from namespace.logs import open_log
 from namespace.policy import Right
 
 
-class LogBatches(NamespaceBase):
-    """The calls of ``Namespace`` that write whole segments at once."""
+@attrs.frozen
+class BatchCalls(ProcessBound):
+    """``Namespace.batches``: writing whole segments at once."""
 
-    async def begin_batch(
+    context: NamespaceContext = attrs.field(repr=False)
+
+    async def begin(
         self,
         logs: Iterable[str],
         *,
@@ -49,7 +52,7 @@ class LogBatches(NamespaceBase):
 
         It takes the logs' locks for a moment and completes what a dead writer left in progress. Nothing else
         is changed; a batch that was begun need not be ended. Any process may then write segments for it
-        (``open_detached_segment``), at the same time and as often as it takes. ``attach_batch`` puts them
+        (``open_segment``), at the same time and as often as it takes. ``attach`` puts them
         into the logs. A batch that another writer of one of its logs overtakes cannot be attached.
 
         Args:
@@ -74,7 +77,7 @@ class LogBatches(NamespaceBase):
         """
         if isinstance(logs, str):
             raise TypeError(f"the logs of a batch are several names, not {logs!r}; write [{logs!r}]")
-        names = sorted({self._checked(name, Right.WRITE) for name in logs})
+        names = sorted({self.context.checked(name, Right.WRITE) for name in logs})
         if not names:
             raise ValueError("a batch needs at least one log")
         if series is not None and (not 0 < len(series) <= 100 or not series.isprintable() or "=" in series):
@@ -83,44 +86,42 @@ class LogBatches(NamespaceBase):
             raise TypeError(f"the number of a batch is an int, not {number!r}")
         if number < 0:
             raise ValueError(f"batch {number}: the number is negative")
-        record_log = names[0] if record_log is None else self._checked(record_log, Right.WRITE)
+        record_log = names[0] if record_log is None else self.context.checked(record_log, Right.WRITE)
         await self._check_batch([*names, record_log])
         tokens = (secrets.token_hex(16),) if series is None else ()
         plan = BatchPlan(series=series, number=number, record_log=record_log, logs={}, tokens=tokens)
 
         async def begin() -> BatchPlan | None:
-            await self._store.sync(self._path)
-            stored = await attaching.last_number(self._store, self._path, plan)
+            await self.context.store.sync(self.context.path)
+            stored = await attaching.last_number(self.context.nodes(plan.record_log), plan)
             if stored is not None and stored >= number:
                 return None
             async with self._all_locked(names, lock_timeout_s) as session:
                 planned = {name: await self._plan(session, name) for name in names}
             return attrs.evolve(plan, logs=planned)
 
-        return await self._change(record_log, "beginning a batch", begin)
+        return await self.context.change(record_log, "beginning a batch", begin)
 
-    async def last_batch(self, series: str, record_log: str) -> int | None:
+    async def last(self, series: str, record_log: str) -> int | None:
         """The number of the last batch of a series that was attached; None if there is none.
 
         Args:
-            record_log: As of ``begin_batch``.
+            record_log: As of ``begin``.
 
         Raises:
             LogNotFoundError
             LogMetadataError: The property with the number does not parse.
         """
-        name = await self._permitted(record_log, Right.READ)
+        name = await self.context.permitted(record_log, Right.READ)
         plan = BatchPlan(series=series, number=0, record_log=name, logs={})
 
         async def look() -> int | None:
-            await self._store.sync(self._path)
-            return await attaching.last_number(self._store, self._path, plan)
+            await self.context.store.sync(self.context.path)
+            return await attaching.last_number(self.context.nodes(plan.record_log), plan)
 
-        return await self._change(name, "reading the number of a batch", look)
+        return await self.context.change(name, "reading the number of a batch", look)
 
-    def open_detached_segment(
-        self, plan: BatchPlan, log: str
-    ) -> AbstractAsyncContextManager[DetachedSegmentWriter]:
+    def open_segment(self, plan: BatchPlan, log: str) -> AbstractAsyncContextManager[DetachedSegmentWriter]:
         """Write a segment of a batch, for the duration of an ``async with``; its ``result`` is for the batch.
 
         Any number of them may be open at the same time, in any processes; no lock is held. When the block is
@@ -130,20 +131,20 @@ class LogBatches(NamespaceBase):
         Raises:
             LogUnavailableError: Bookies or the metadata store are out of reach. Write another segment.
         """
-        name = self._checked(log, Right.WRITE)
+        name = self.context.checked(log, Right.WRITE)
         if name not in plan.logs:
             raise ValueError(f"batch {plan.name} was not begun for log {log!r}")
-        return self._open_detached_segment(plan, name)
+        return self._open_segment(plan, name)
 
     @asynccontextmanager
-    async def _open_detached_segment(
-        self, plan: BatchPlan, name: str
-    ) -> AsyncIterator[DetachedSegmentWriter]:
+    async def _open_segment(self, plan: BatchPlan, name: str) -> AsyncIterator[DetachedSegmentWriter]:
         await self._check_batch([name])
-        async with open_detached(self._client, self._path, self.config, plan, name) as writer:
+        async with open_detached(
+            self.context.client, self.context.path, self.context.config, plan, name
+        ) as writer:
             yield writer
 
-    async def attach_batch(
+    async def attach(
         self,
         plan: BatchPlan,
         segments: Sequence[DetachedSegment],
@@ -161,11 +162,10 @@ class LogBatches(NamespaceBase):
 
         Args:
             segments: What was written for the batch; up to 1,000. Those left out are orphans: give them to
-                ``abandon_batch``.
+                ``abandon``.
             properties: Properties of the log ``record_log`` to set in the same transaction. Notes of DLog's
                 pipelines (``dlog.copy`` and such) need the right to write the log, others that to administer
-                it, as ``change_properties``.
-            properties: Properties of the log ``record_log`` to set in the same transaction.
+                it, as ``Namespace.properties.change``.
             adopt_unmarked: Also attach ledgers that no batch made and that no node of a log names, such as
                 those of Apache's programs. Make sure that no other application needs them: the log owns them
                 from then on, and deletes them when it is truncated.
@@ -175,16 +175,18 @@ class LogBatches(NamespaceBase):
             AccessDeniedError: A right is missing; ``adopt_unmarked`` needs "admin" on the logs "*".
             ValueError: The transaction ids of two segments of a log overlap.
             BatchOvertakenError: Another writer has changed one of the logs. Begin the batch again.
-            LogNotFoundError, LogMetadataError, LogPromotedError
+            LogNotFoundError, LogMetadataError, LogMovedError
             LogLockedError: A log has a writer.
         """
         await self._check_batch([*plan.logs, plan.record_log])  # its holder may have changed the plan
         if not all(map(_is_note, properties or ())):
-            await self._permitted(plan.record_log, Right.ADMIN)
+            await self.context.permitted(plan.record_log, Right.ADMIN)
         with translated(plan.record_log, "attaching a batch"):
-            async with audited_async("attach batch", f"{self.uri} {plan.name} to {sorted(plan.logs)}"):
+            async with audited_async(
+                "attach batch", f"{self.context.uri} {plan.name} to {sorted(plan.logs)}"
+            ):
                 if adopt_unmarked:
-                    await self._permissions.check_administrator()
+                    await self.context.permissions.check_administrator()
 
                 async def attach() -> AttachedBatch:
                     async with self._all_locked(plan.logs, lock_timeout_s) as session:
@@ -196,9 +198,9 @@ class LogBatches(NamespaceBase):
                             adopts=adopt_unmarked,
                         )
 
-                return await self._change(plan.record_log, "attaching a batch", attach)
+                return await self.context.change(plan.record_log, "attaching a batch", attach)
 
-    async def abandon_batch(
+    async def abandon(
         self, plan: BatchPlan, segments: Sequence[DetachedSegment], *, lock_timeout_s: float = 0
     ) -> list[int]:
         """Delete segments of a batch that are not in its logs. The plan cannot be attached afterwards.
@@ -217,68 +219,65 @@ class LogBatches(NamespaceBase):
         """
         await self._check_batch([*plan.logs, plan.record_log])  # its holder may have changed the plan
         with translated(plan.record_log, "abandoning a batch"):
-            async with audited_async("abandon batch", f"{self.uri} {plan.name}"):
+            async with audited_async("abandon batch", f"{self.context.uri} {plan.name}"):
 
                 async def abandon() -> list[int]:
                     async with self._all_locked(plan.logs, lock_timeout_s) as session:
                         return await attaching.abandon(self._batch_place(session), plan, segments)
 
-                return await self._change(plan.record_log, "abandoning a batch", abandon)
+                return await self.context.change(plan.record_log, "abandoning a batch", abandon)
 
     async def _check_batch(self, names: Iterable[str]) -> None:
-        self._check_open(Right.WRITE)
-        if self.config.writer.encryption is not None or self.config.writer.hash_chain:
+        self.context.check_open(Right.WRITE)
+        if self.context.config.writer.encryption is not None or self.context.config.writer.hash_chain:
             raise ConfigError(
-                f"the writer settings of namespace {self.uri} ask for encryption or a hash chain, which a"
-                " batch has not. Nothing was changed; use a writer, or settings without them"
+                f"the writer settings of namespace {self.context.uri} ask for encryption or a hash chain,"
+                " which batches do not support. Nothing was changed; use a writer, or settings without them"
             )
-        if self.config.shared_with_java:
-            self.config.writer.check_shared()
-        if isinstance(self._store, FederatedStore):
+        if self.context.config.shared_with_java:
+            self.context.config.writer.check_shared()
+        if isinstance(self.context.store, FederatedStore):
             raise ConfigError(
-                f"the namespace {self.uri} is federated: its logs have no common transaction, so it takes no"
-                " batch. Nothing was changed; open the namespace that has the logs (`dlog log locate`)"
+                f"the namespace {self.context.uri} is federated: its logs have no common transaction, so it"
+                " takes no batch. Nothing was changed; open the namespace that has the logs"
+                " (`dlog log locate`)"
             )
         for name in sorted(set(names)):
-            await self._permitted(name, Right.WRITE, Denial.ACQUIRE)
+            await self.context.permitted(name, Right.WRITE, Denial.ACQUIRE)
 
     @asynccontextmanager
     async def _all_locked(self, names: Iterable[str], timeout_s: float) -> AsyncIterator[MetadataStore]:
         """Hold the locks of the logs; yield a session that holds one of them, the last one taken."""
         async with AsyncExitStack() as stack:
-            session: MetadataStore = self._store
+            session: MetadataStore = self.context.store
             for name in sorted(names):
-                session = (await stack.enter_async_context(self._locked(name, timeout_s))).session
+                session = (await stack.enter_async_context(self.context.locked(name, timeout_s))).session
             yield session
 
     async def _plan(self, session: MetadataStore, name: str) -> LogPlan:
-        lifecycle = SegmentLifecycle(
-            session,
-            self._client,
-            self._path,
-            name,
-            self.config,
-            first_segment_seqno=self._first_segment_seqno,
-            wall_ms=self._wall_ms,
-        )
+        lifecycle = self.context.lifecycle(name, session)
         await lifecycle.recover_left_over()
-        log = self._read_only_log(name)
+        log = self.context.log(name)
         if await chain_at_end(log) != chain_start(await log.origin()):
             raise ConfigError(
                 f"log {name!r} has a hash chain, which only its writer can continue, so it takes no batch."
                 " Nothing was changed; use a writer with WriterConfig(hash_chain=True)"
             )
-        metadata = await open_log(session, self._path, name)
+        metadata = await open_log(self.context.nodes(name, session))
         if metadata.sealed:
             raise EndOfStreamError(name)
-        metadata = await with_identity(session, self._client, metadata, lifecycle.segments)
-        txid = max(lifecycle.last_txid + 1, self._wall_ms())
+        metadata = await with_identity(metadata, self.context.client, lifecycle.segments)
+        txid = max(lifecycle.last_txid + 1, self.context.wall_ms())
         check_start_txid(metadata, txid)
         return LogPlan.of(metadata, txid, max(lifecycle.last_txid, metadata.max_txid, 0))
 
     def _batch_place(self, session: MetadataStore) -> attaching.BatchPlace:
         return attaching.BatchPlace(
-            session, self._client, self._path, self._first_segment_seqno, self._wall_ms
+            session,
+            self.context.client,
+            self.context.path,
+            self.context.first_segment_seqno,
+            self.context.wall_ms,
         )
 
 

@@ -11,7 +11,7 @@ again. A ledger that is kept is logged, and the caller continues: its space is l
 
 The check and the deletion are not one transaction. What makes that safe: a ledger gets into a log only by a
 write to the log's ``allocation`` node at the version that the ledger's stamp names (docs/metadata.md 16.13).
-So one of three holds: the ledger is in the log that deletes it; its creator has never told anybody of it; the
+So one of three holds: the ledger is in the log that deletes it; its creator has never given its id away; the
 caller has written that node before.
 
 Source: our own; docs/metadata.md 16.18.
@@ -19,7 +19,6 @@ Source: our own; docs/metadata.md 16.18.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -30,17 +29,18 @@ from dlog.ownership.mark import LedgerMark
 from ledger.catalog.catalog import StoredLedger
 from ledger.client import LedgerClient
 from ledger.errors import MetadataFormatError, NoSuchLedgerError
-from ledger.metadata_store.store import MetadataStore, Node
+from ledger.metadata_store.store import Node
 from ledger.runtime.events import event
-from namespace import paths
+from ledger.runtime.log_lines import get_logger
 from namespace.log_identity import log_id_in
 from namespace.log_metadata import LogMetadata, ledger_in_allocation
+from namespace.log_nodes import LogNodes
 from namespace.node_reads import read_nodes
 from namespace.segments.segment import decode_segment
 
 ATTEMPTS_MAX = 20  # each is lost to another client that changed the ledger's metadata after the check
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Claim(Protocol):
@@ -60,7 +60,7 @@ async def delete_ledger(client: LedgerClient, ledger_id: int, claim: Claim) -> s
 
     Raises:
         LogUnavailableError: Other clients changed the ledger at every attempt.
-        ledger.errors.LedgerError, ledger.metadata_store.errors.NamespaceError
+        ledger.errors.LedgerError, ledger.metadata_store.errors.MetadataError
     """
     for _ in range(ATTEMPTS_MAX):
         try:
@@ -93,34 +93,32 @@ async def delete_ledger(client: LedgerClient, ledger_id: int, claim: Claim) -> s
 class NamedByLog:
     """A node of the log names the ledger: that of a segment, or ``allocation``."""
 
-    store: MetadataStore
-    namespace_path: str
-    log: str
+    log: LogNodes
     node: str  # the path
 
     @classmethod
-    def as_segment(cls, store: MetadataStore, namespace_path: str, log: str, name: str) -> NamedByLog:
+    def as_segment(cls, log: LogNodes, name: str) -> NamedByLog:
         """The claim for the ledger of a segment, by the name of the segment's node."""
-        return cls(store, namespace_path, log, paths.segment_path(namespace_path, log, name))
+        return cls(log, log.segment_path(name))
 
     @classmethod
-    def as_allocated(cls, store: MetadataStore, namespace_path: str, log: str) -> NamedByLog:
+    def as_allocated(cls, log: LogNodes) -> NamedByLog:
         """The claim for the ledger in the log's ``allocation`` node."""
-        return cls(store, namespace_path, log, paths.allocation_path(namespace_path, log))
+        return cls(log, log.allocation_path)
 
     async def refusal(self, ledger: StoredLedger) -> str | None:
         """See ``Claim``."""
-        root = paths.log_root_path(self.namespace_path, self.log)
-        await self.store.sync(root)
-        nodes = await read_nodes(self.store, [root, self.node])
+        root = self.log.root_path
+        await self.log.store.sync(root)
+        nodes = await read_nodes(self.log.store, [root, self.node])
         if self._named(nodes[self.node]) != ledger.ledger_id:
             return f"the node {self.node} does not name it"
-        return foreign(ledger, self.log, nodes[root])
+        return foreign(ledger, self.log.name, nodes[root])
 
     def _named(self, node: Node | None) -> int | None:
         if node is None:
             return None
-        if self.node == paths.allocation_path(self.namespace_path, self.log):
+        if self.node == self.log.allocation_path:
             return ledger_in_allocation(node.value)
         try:
             return decode_segment(node.value).ledger_id
@@ -132,15 +130,14 @@ class NamedByLog:
 class ReplacedAllocation:
     """The log's ``allocation`` node named the ledger until the caller wrote the node."""
 
-    store: MetadataStore
     before: LogMetadata  # as it was before that write
 
     async def refusal(self, ledger: StoredLedger) -> str | None:
         """See ``Claim``."""
-        before, place = self.before, (self.before.namespace_path, self.before.log_name)
-        root, path = paths.log_root_path(*place), paths.allocation_path(*place)
-        await self.store.sync(root)
-        nodes = await read_nodes(self.store, [root, path])
+        before, log = self.before, self.before.log
+        root, path = log.root_path, log.allocation_path
+        await log.store.sync(root)
+        nodes = await read_nodes(log.store, [root, path])
         now = nodes[path]
         is_replaced = (
             now is not None
@@ -150,12 +147,12 @@ class ReplacedAllocation:
         )
         if not is_replaced or before.allocated_ledger_id != ledger.ledger_id:
             return f"the node {path} was not written since it named this ledger"
-        return foreign(ledger, before.log_name, nodes[root])
+        return foreign(ledger, log.name, nodes[root])
 
 
 @attrs.frozen
 class MadeHere:
-    """The caller created the ledger with this mark, and has told nobody of it."""
+    """The caller created the ledger with this mark, and has given its id to nobody."""
 
     custom: Mapping[str, bytes]
 

@@ -16,14 +16,13 @@ import attrs
 from dlog.ownership.mark import LedgerMark
 from ledger.client import LedgerClient
 from ledger.errors import MetadataFormatError, NoSuchLedgerError
-from ledger.metadata_store.store import MetadataStore
 from namespace.log_identity import ensure_log_id
 from namespace.log_metadata import LogMetadata
 from namespace.segments.segment import LogSegment
 
 
 async def with_identity(
-    store: MetadataStore, client: LedgerClient, metadata: LogMetadata, segments: Sequence[LogSegment]
+    metadata: LogMetadata, client: LedgerClient, segments: Sequence[LogSegment]
 ) -> LogMetadata:
     """The metadata of a log that has an identity from now on. If it has one already, nothing is read.
 
@@ -35,7 +34,7 @@ async def with_identity(
     if metadata.log_id is not None:
         return metadata
     wanted = await _identity_of(client, segments[-1].ledger_id) if segments else None
-    log_id = await ensure_log_id(store, metadata.namespace_path, metadata.log_name, wanted)
+    log_id = await ensure_log_id(metadata.log, wanted)
     return attrs.evolve(metadata, log_id=log_id)
 
 

@@ -42,7 +42,7 @@ class BatchMark:
 
 @attrs.frozen
 class LedgerMark:
-    """What the custom metadata of a ledger say about its owner."""
+    """The owner of a ledger, by its custom metadata."""
 
     namespace: str  # the path of the namespace's node
     log: str  # the name that the log had when the ledger was made
@@ -88,7 +88,7 @@ def _decode_batch(data: bytes) -> BatchMark:
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError) as exc:
-        raise MetadataFormatError(f"{BATCH_KEY} is not JSON: {exc}") from exc
+        raise MetadataFormatError(f"{BATCH_KEY} is not JSON: {exc}") from None
     if not isinstance(fields, dict) or set(fields) != {"series", "number", "token"}:
         raise MetadataFormatError(f"{BATCH_KEY} is no object of series, number and token")
     series, number, token = fields["series"], fields["number"], fields["token"]

@@ -16,9 +16,8 @@ from dlog.ownership.deletion import delete_ledger, foreign
 from ledger.catalog.catalog import StoredLedger
 from ledger.client import LedgerClient
 from ledger.metadata_store.errors import BadVersionError, NodeExistsError, NoNodeError
-from ledger.metadata_store.store import MetadataStore
-from namespace import paths
 from namespace.heal_node import Heal, HealNode, HealState, read_heals
+from namespace.log_nodes import LogNodes
 from namespace.node_reads import read_nodes
 from namespace.segment_nodes import list_segments
 
@@ -29,42 +28,37 @@ ATTEMPTS_MAX = 20  # each is lost to another client that changed the node meanwh
 class GivenUpByHeal:
     """The log's heal node gives the ledger up, and no segment of the log names it."""
 
-    store: MetadataStore
-    namespace_path: str
-    log: str
+    log: LogNodes
 
     async def refusal(self, ledger: StoredLedger) -> str | None:
         """See ``Claim``."""
-        place = self.namespace_path, self.log
-        root = paths.log_root_path(*place)
-        await self.store.sync(root)
-        node = await read_heals(self.store, *place)
+        log, root = self.log, self.log.root_path
+        await log.store.sync(root)
+        node = await read_heals(log)
         if all(each.given_up != ledger.ledger_id for each in node.heals):
-            return f"the node {paths.heal_path(*place)} does not give it up"
-        for segment in (await list_segments(self.store, *place, gaps_ok=True)).segments:
+            return f"the node {log.heal_path} does not give it up"
+        for segment in (await list_segments(log, gaps_ok=True)).segments:
             if segment.ledger_id == ledger.ledger_id:
                 return f"segment {segment.segment_seqno} is in it"
-        return foreign(ledger, self.log, (await read_nodes(self.store, [root]))[root])
+        return foreign(ledger, log.name, (await read_nodes(log.store, [root]))[root])
 
 
-async def delete_replaced(
-    store: MetadataStore, client: LedgerClient, namespace_path: str, log: str, *, now_ms: int | None
-) -> None:
+async def delete_replaced(log: LogNodes, client: LedgerClient, *, now_ms: int | None) -> None:
     """Delete the ledgers that heals replaced, and copies that were given up. Repeating it is safe.
 
     Args:
         now_ms: Only those whose time is over then; None: all.
     """
-    claim = GivenUpByHeal(store, namespace_path, log)
+    claim = GivenUpByHeal(log)
     for _ in range(ATTEMPTS_MAX):
-        node = await read_heals(store, namespace_path, log)
+        node = await read_heals(log)
         due = [each for each in node.heals if _is_due(each, now_ms)]
         if not due:
             return
         for heal in due:
             assert heal.given_up is not None  # _is_due looked
             await delete_ledger(client, heal.given_up, claim)
-        listed = (await list_segments(store, namespace_path, log, gaps_ok=True)).segments
+        listed = (await list_segments(log, gaps_ok=True)).segments
         left = {each.segment_seqno for each in listed}
         after = [
             attrs.evolve(each, state=HealState.GONE) if each in due else each
@@ -73,35 +67,33 @@ async def delete_replaced(
         ]
         # Readers that know the old ledger need the heal as long as there is the segment.
         after = [each for each in after if each.state is not HealState.GONE or each.segment_seqno in left]
-        if await write_heals(store, namespace_path, log, node, after):
+        if await write_heals(log, node, after):
             return
 
 
-async def drop_unfinished(store: MetadataStore, client: LedgerClient, namespace_path: str, log: str) -> None:
+async def drop_unfinished(log: LogNodes, client: LedgerClient) -> None:
     """Give up the copies of heals that were interrupted, and delete them. A heal under way fails.
 
     Raises:
         LogUnavailableError: Other clients changed the heals at every attempt.
     """
     for _ in range(ATTEMPTS_MAX):
-        node = await read_heals(store, namespace_path, log)
+        node = await read_heals(log)
         after = [
             attrs.evolve(each, state=HealState.DROPPED) if each.state is HealState.COPYING else each
             for each in node.heals
         ]
-        if after == list(node.heals) or await write_heals(store, namespace_path, log, node, after):
+        if after == list(node.heals) or await write_heals(log, node, after):
             break
     else:
-        raise LogUnavailableError(f"log {log!r}: other clients heal it now; try again")
-    await delete_replaced(store, client, namespace_path, log, now_ms=0)
+        raise LogUnavailableError(f"log {log.name!r}: other clients heal it now; try again")
+    await delete_replaced(log, client, now_ms=0)
 
 
-async def write_heals(
-    store: MetadataStore, namespace_path: str, log: str, node: HealNode, heals: list[Heal]
-) -> bool:
+async def write_heals(log: LogNodes, node: HealNode, heals: list[Heal]) -> bool:
     """Write the node; False if another client has changed it since, or deleted the log."""
     try:
-        await store.commit([node.operation(namespace_path, log, heals)])
+        await log.store.commit([node.operation(log, heals)])
     except (BadVersionError, NodeExistsError, NoNodeError):
         return False
     return True

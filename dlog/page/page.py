@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.resources
 import json
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,17 +23,19 @@ from dlog.namespace_handle import Namespace
 from dlog.page.rates import Rates
 from dlog.page.snapshots import BadQuestionError, explained, log_detail, logs, overview, records
 from ledger.errors import LedgerError
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import first_line, report_contained
 from ledger.runtime.tasks.task_errors import first_error, only_error
+from ledger.runtime.tasks.trio_only import check_trio
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 IDLE_S = 60.0
 KEPT_S = 1.0
 FORGOTTEN_S = 10.0
-EXPECTED = (DLogError, LedgerError, NamespaceError, OSError)
+EXPECTED = (DLogError, LedgerError, MetadataError, OSError)
 KINDS = ("bookies", "streams")  # of counters
 ANSWER_S = 20.0
 OPEN_RETRY_S = 1.0
@@ -188,7 +189,7 @@ class Page:
         async with open_namespace(self._uri, read_only=True) as namespace:
             self._change(namespace, None)
             try:
-                while (left_s := self._left_s()) > 0 and not namespace._is_over:  # noqa: ASYNC110
+                while (left_s := self._left_s()) > 0 and not namespace.context.is_over:  # noqa: ASYNC110
                     await trio.sleep(min(left_s, OPEN_RETRY_S))
             finally:
                 self._change(None, None)
@@ -225,6 +226,7 @@ async def open_page(uri: str, *, shows_records: bool = False) -> AsyncIterator[P
     Args:
         shows_records: Answer questions for records and their payloads.
     """
+    check_trio("dlog.page.open_page", "the command dlog page")
     page = Page(uri, shows_records=shows_records)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(page.keep)

@@ -42,7 +42,7 @@ class BadQuestionError(Exception):
 
 async def overview(namespace: Namespace, rates_of: RatesOf) -> dict[str, Any]:
     """The bookies with their disks and rates, auto-recovery, and the marked ledgers."""
-    client, is_directory = namespace._client, _is_directory(namespace)
+    client, is_directory = namespace.context.client, _is_directory(namespace)
     cluster = await collect_cluster(client, is_directory=is_directory)
     marked = []
     if cluster.has_recovery:
@@ -137,7 +137,7 @@ async def log_detail(namespace: Namespace, name: str) -> dict[str, Any]:
 
     async def look(ledger_id: int) -> None:
         try:
-            stored = await namespace._client.stored(ledger_id)
+            stored = await namespace.context.client.stored(ledger_id)
         except NoSuchLedgerError:
             ledgers[ledger_id] = {"began_ms": None, "bookies": None, "bookies_asked": None}
             return
@@ -205,7 +205,7 @@ async def explained(namespace: Namespace, kind: str, name: str) -> dict[str, Any
     if kind == "log":
         reasons = explain(await collect_log(namespace, name))
     elif kind in ("ledger", "bookie"):
-        client = namespace._client
+        client = namespace.context.client
         cluster = await collect_cluster(client, is_directory=_is_directory(namespace))
         if kind == "bookie":
             reasons = explain(await collect_bookie(client, name, cluster))
@@ -236,7 +236,7 @@ async def _open_entries(namespace: Namespace) -> dict[int, tuple[int, dict[str, 
                     return
                 if last.segment_seqno != newest.segment_seqno:
                     return
-                metadata = await namespace._client.metadata(newest.ledger_id)
+                metadata = await namespace.context.client.metadata(newest.ledger_id)
             except (DLogError, NoSuchLedgerError):
                 return
             share = metadata.write_quorum / metadata.ensemble_size
@@ -268,7 +268,7 @@ def _ledger_id(client: LedgerClient, text: str) -> int:
     try:
         client.context.catalog.path(ledger_id)
     except LedgerMetadataError as exc:
-        raise BadQuestionError(str(exc)) from exc
+        raise BadQuestionError(str(exc)) from None
     return ledger_id
 
 
@@ -283,7 +283,7 @@ def _number(text: str) -> int | None:
 def _record(record: Record) -> dict[str, Any]:
     payload = record.payload[:PAYLOAD_BYTES_MAX]
     document: dict[str, Any] = {
-        "dlsn": _text(record.dlsn),
+        "dlsn": str(record.dlsn),
         "txid": record.txid,
         "size_bytes": len(record.payload),
         "is_cut": len(payload) < len(record.payload),
@@ -298,7 +298,7 @@ def _record(record: Record) -> dict[str, Any]:
 
 
 def _text(dlsn: DLSN | None) -> str | None:
-    return None if dlsn is None else f"{dlsn.segment_seqno}:{dlsn.entry_id}:{dlsn.slot_id}"
+    return None if dlsn is None else str(dlsn)
 
 
 def _is_directory(namespace: Namespace) -> bool:

@@ -1,14 +1,16 @@
 """Promotion: moving a log of a directory to a cluster while it is written and read (docs/promotion.md).
 
-Inside: the state that both sides store (``record``, ``nodes``), which step comes next (``steps``), copying
-and comparing one segment (``segment_copy``), doing the steps (``promoter``), reading on after the hand-over
-(``promoted_log``). Not inside: opening the two namespaces, the commands.
-Entry point: ``promoter.Promoter``.
+Inside: where a log is (``location``, the seam that everything else asks), the state that both sides store
+(``record``, ``nodes``), which step comes next (``steps``), doing the steps
+(``promoter``), reading on after the hand-over (``promoted_log``), the calls of ``Namespace.promotion``
+(``calls``). Not inside: copying one segment (``write.segment_copy``), opening namespaces, the commands.
+Begin at ``location``.
 """
 
 from __future__ import annotations
 
-from dlog.promotion.promoter import Promoter
-from dlog.promotion.sides import PromotionProgress, PromotionStatus, Side
+from dlog.promotion.calls import PromotionCalls
+from dlog.promotion.location import promotable
+from dlog.promotion.progress import PromotionProgress, PromotionStatus
 
-__all__ = ["Promoter", "PromotionProgress", "PromotionStatus", "Side"]
+__all__ = ["PromotionCalls", "PromotionProgress", "PromotionStatus", "promotable"]

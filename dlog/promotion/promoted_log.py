@@ -22,8 +22,8 @@ from dlog.read.read_only_log import ReadOnlyLog
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchLedgerError
 from ledger.handle import ReadHandle
-from ledger.metadata_store.store import MetadataStore
 from namespace.heal_node import Heal
+from namespace.log_nodes import LogNodes
 from namespace.segments.segment import LogSegment
 
 
@@ -36,14 +36,12 @@ class PromotedLog(ReadOnlyLog):
 
     def __init__(
         self,
-        store: MetadataStore,
+        nodes: LogNodes,
         client: LedgerClient,
-        namespace_path: str,
-        name: str,
         password: bytes | None,
         open_target: Callable[[str], Awaitable[ReadOnlyLog]],
     ) -> None:
-        super().__init__(store, client, namespace_path, name, password)
+        super().__init__(nodes, client, password)
         self._open_target = open_target
         self._last_here: int | None = None  # segments after this number are listed there; None: not yet
         self._opened_here: weakref.WeakSet[ReadHandle] = weakref.WeakSet()
@@ -115,4 +113,4 @@ class PromotedLog(ReadOnlyLog):
 
     async def _record(self, watch: trio.Event | None = None) -> SourceRecord | None:
         with translated(self.name, "looking whether it was promoted"):
-            return await read_source(self._store, self._namespace_path, self.name, watch=watch)
+            return await read_source(self.nodes, watch=watch)

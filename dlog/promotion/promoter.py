@@ -1,7 +1,7 @@
 """Doing the steps of one log's promotion: forward to the target, back, and the final purge.
 
 Inside: each step of ``steps`` on the two open namespaces. Not inside: their order (``steps``), transactions
-(``nodes``), one segment's copy (``segment_copy``).
+(``nodes``), one segment's copy (``write.segment_copy``).
 Always: a step that failed or was interrupted is done again from what both sides store; a ledger at the target
 that is not part of the log there is recorded as allocated, so that the next attempt deletes it; nothing at
 the source is deleted before ``purge``.
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
+from dlog.context import NamespaceContext
 from dlog.errors import (
     CorruptLogError,
     EndOfStreamError,
@@ -32,17 +33,16 @@ from dlog.errors import (
 )
 from dlog.ownership import LedgerMark, MadeHere, NamedByLog, ReplacedAllocation, delete_ledger
 from dlog.promotion import nodes
+from dlog.promotion.progress import OnProgress, PromotionProgress, PromotionStatus, no_report
 from dlog.promotion.record import SourcePhase, SourceRecord, TargetPhase, TargetRecord
-from dlog.promotion.segment_copy import SegmentCopy
-from dlog.promotion.sides import PromotionProgress, PromotionStatus, Side
 from dlog.promotion.steps import Step, next_step, next_undo_step
 from dlog.read.entries import open_segment_ledger
 from dlog.retry_policy import RetryPolicy
 from dlog.write.full_ensemble import count_degraded
-from dlog.write.segment_lifecycle import SegmentLifecycle
+from dlog.write.segment_copy import SegmentCopy
 from ledger.metadata_store import errors as store_errors
 from ledger.metadata_store.lock import DistributedLock
-from namespace import logs, paths
+from namespace import logs
 from namespace.log_identity import keeps_chain_in
 from namespace.log_metadata import LogMetadata
 from namespace.origin import read_origin
@@ -69,16 +69,16 @@ class Promoter:
 
     def __init__(
         self,
-        source: Side,
-        target: Side,
+        source: NamespaceContext,
+        target: NamespaceContext,
         log: str,
         *,
-        client_id: str,
         lock_timeout_s: float = 0,
-        on_progress: Callable[[PromotionProgress], None] = lambda _: None,
+        on_progress: OnProgress = no_report,
     ) -> None:
         self._source, self._target, self.log = source, target, log
-        self._client_id, self._lock_timeout_s, self._on_progress = client_id, lock_timeout_s, on_progress
+        self._here, self._there = source.nodes(log), target.nodes(log)
+        self._lock_timeout_s, self._on_progress = lock_timeout_s, on_progress
         self._tail: _Tail | None = None
         self._failed_step: Step | None = None  # the step whose last attempts failed
         self._failed_since_s = 0.0
@@ -164,13 +164,12 @@ class Promoter:
                     f"{source.target} does not have its copy any more; nothing was deleted. Delete the log's"
                     " directory by hand if the records are not needed",
                 )
-            here, path = self._source, self._source.path
             with translated(self.log, "deleting its segments at the source"):
-                ours = (await list_segments(here.store, path, self.log, gaps_ok=True)).segments
+                ours = (await list_segments(self._here, gaps_ok=True)).segments
                 if not source.is_purged:
                     await self._check_copies(ours)
-                    await nodes.mark_purged(here.store, path, self.log, source)
-                await self._delete_ledgers(here, ours)
+                    await nodes.mark_purged(self._here, source)
+                await self._delete_ledgers(self._source, ours)
         return len(ours)
 
     async def _check_copies(self, ours: Sequence[LogSegment]) -> None:
@@ -205,7 +204,7 @@ class Promoter:
                 await lock.release()
 
     async def _acquired(self) -> DistributedLock:
-        store, path = self._source.store, paths.promotion_lock_path(self._source.path, self.log)
+        store, path = self._source.store, nodes.move_lock_path(self._here)
         with translated(self.log, "acquiring the lock of its promotion"):
             try:
                 await store.create(path)
@@ -213,7 +212,7 @@ class Promoter:
                 pass
             except store_errors.NoNodeError as exc:
                 raise LogNotFoundError(self.log) from exc
-            lock = DistributedLock(store, path, self._client_id)
+            lock = DistributedLock(store, path, self._source.client_id)
             try:
                 await lock.acquire(self._lock_timeout_s)
             except store_errors.LockTakenError as exc:
@@ -225,9 +224,9 @@ class Promoter:
 
     async def _read(self) -> tuple[SourceRecord | None, TargetRecord | None, bool]:
         async def read() -> tuple[SourceRecord | None, TargetRecord | None, bool]:
-            target = await nodes.read_target(self._target.store, self._target.path, self.log)
-            exists = await logs.log_exists(self._target.store, self._target.path, self.log)
-            return await nodes.read_source(self._source.store, self._source.path, self.log), target, exists
+            target = await nodes.read_target(self._there)
+            exists = await logs.log_exists(self._there)
+            return await nodes.read_source(self._here), target, exists
 
         return await self._reading(read)
 
@@ -275,32 +274,30 @@ class Promoter:
         return True
 
     async def _do(self, step: Step, source: SourceRecord | None, target: TargetRecord | None) -> None:
-        here, there, log = self._source, self._target, self.log
+        here, there = self._source, self._target
         match step:
             case Step.BEGIN:
                 record = SourceRecord(uuid.uuid4().hex, there.uri, SourcePhase.COPYING)
-                await nodes.begin(here.store, here.path, log, record)
+                await nodes.begin(self._here, record)
                 return
             case Step.DELETE_TARGET:
                 await self._delete_target()
                 return
             case Step.CANCEL_TARGET:
                 assert target is not None  # the step follows from it
-                await nodes.put_target(there.store, there.path, log, target, TargetPhase.UNDOING)
+                await nodes.put_target(self._there, target, TargetPhase.UNDOING)
                 return
         assert source is not None  # the step follows from it
         match step:
             case Step.CREATE_TARGET:
                 copying = TargetRecord(source.id, here.uri, TargetPhase.COPYING)
-                origin = await read_origin(here.store, here.path, log)
-                root = (await here.store.get(paths.log_root_path(here.path, log))).value
-                await nodes.create_target(
-                    there.store, there.path, log, copying, origin, keeps_chain=keeps_chain_in(root)
-                )
+                origin = await read_origin(self._here)
+                root = (await here.store.get(self._here.root_path)).value
+                await nodes.create_target(self._there, copying, origin, keeps_chain=keeps_chain_in(root))
             case Step.COPY:
                 assert target is not None  # the step follows from it
                 await self._copy(target)
-                await nodes.hand_over(here.store, here.path, log, source)
+                await nodes.hand_over(self._here, source)
             case Step.FINISH:
                 assert target is not None  # the step follows from it
                 await self._finish(target)
@@ -309,19 +306,19 @@ class Promoter:
                 done = attrs.evolve(
                     source, phase=SourcePhase.DONE, last_seqno=ours[-1].segment_seqno if ours else 0
                 )
-                await nodes.put_source(here.store, here.path, log, source, done)
+                await nodes.put_source(self._here, source, done)
             case Step.REOPEN_SOURCE:
-                await nodes.reopen_source(here.store, here.path, log, source)
+                await nodes.reopen_source(self._here, source)
             case Step.FORGET:
-                await nodes.forget(here.store, here.path, log, source)
+                await nodes.forget(self._here, source)
 
     # Copying.
 
     async def _originals(self) -> tuple[LogSegment, ...]:
-        return (await list_segments(self._source.store, self._source.path, self.log)).segments
+        return (await list_segments(self._here)).segments
 
     async def _copied(self) -> tuple[LogSegment, ...]:
-        return (await list_segments(self._target.store, self._target.path, self.log)).segments
+        return (await list_segments(self._there)).segments
 
     async def _next_segment(self) -> LogSegment | None:
         """The first segment that the target lacks and needs; None if it has all."""
@@ -366,7 +363,7 @@ class Promoter:
             async with opened as original:
                 await tail.copy.finish(original, segment)
             copied = attrs.evolve(segment, ledger_id=tail.copy.handle.ledger_id)
-            await nodes.add_segment(self._target.store, tail.metadata, target, copied)
+            await nodes.add_segment(tail.metadata, target, copied)
         except BaseException:
             tail.copy.handle.abandon()
             raise
@@ -397,27 +394,18 @@ class Promoter:
     async def _new_copy(self, segment: LogSegment) -> _Tail:
         """A ledger at the target for a segment, recorded as allocated."""
         there, config = self._target, self._target.config
-        assert config.digest_type is not None  # ``for_scheme`` set it
-        before = await logs.open_log(there.store, there.path, self.log, for_promotion=True)
+        before = await logs.open_log(self._there, closed_too=True)
         custom = LedgerMark(there.path, self.log, before.log_id).custom | before.allocation_stamp
-        handle = await there.client.create(
-            ensemble_size=config.ensemble_size,
-            write_quorum=config.write_quorum,
-            ack_quorum=config.ack_quorum,
-            digest_type=config.digest_type,
-            password=config.password,
-            custom=custom,
-            may_be_smaller=config.writer.degraded_ensemble,
-        )
+        handle = await there.client.create_from(config.ledger_spec(custom))
         count_degraded(there.client, self.log, handle, segment.segment_seqno)
         try:
             try:
-                metadata = await record_allocation(there.store, before, handle.ledger_id)
+                metadata = await record_allocation(before, handle.ledger_id)
             except LogFencedError:
                 await delete_ledger(there.client, handle.ledger_id, MadeHere(handle.metadata.custom))
                 raise
             if (left := before.allocated_ledger_id) is not None:  # by an attempt that ended
-                await delete_ledger(there.client, left, ReplacedAllocation(there.store, before))
+                await delete_ledger(there.client, left, ReplacedAllocation(before))
         except BaseException:
             handle.abandon()
             raise
@@ -433,17 +421,8 @@ class Promoter:
 
     async def _finish(self, target: TargetRecord) -> None:
         """Complete the source, copy what is left of it, and open the target."""
-        here, there = self._source, self._target
-        lifecycle = SegmentLifecycle(
-            here.store,
-            here.client,
-            here.path,
-            self.log,
-            here.config,
-            first_segment_seqno=here.first_segment_seqno,
-            wall_ms=here.wall_ms,
-        )
-        await lifecycle.refresh(for_promotion=True)
+        lifecycle = self._source.lifecycle(self.log, self._source.store)
+        await lifecycle.refresh(closed_too=True)
         try:
             # It fences the ledgers: a writer that still has one open writes nothing more.
             await lifecycle.recover_all()
@@ -470,28 +449,27 @@ class Promoter:
                 )
             if marked != copy:
                 changes.append((copy, marked))
-        await nodes.set_marks(there.store, there.path, self.log, target, changes)
-        metadata = await logs.open_log(here.store, here.path, self.log, for_promotion=True)
-        extras = await nodes.extras_of(here.store, here.path, self.log)
-        await nodes.activate(there.store, there.path, self.log, target, extras, max_txid=metadata.max_txid)
+        await nodes.set_marks(self._there, target, changes)
+        metadata = await logs.open_log(self._here, closed_too=True)
+        extras = await nodes.extras_of(self._here)
+        await nodes.activate(self._there, target, extras, max_txid=metadata.max_txid)
 
     async def _delete_target(self) -> None:
-        there = self._target
-        listed = await list_segments(there.store, there.path, self.log, gaps_ok=True)
-        await self._delete_ledgers(there, listed.segments)
-        await logs.delete_log_nodes(there.store, there.path, self.log)
+        listed = await list_segments(self._there, gaps_ok=True)
+        await self._delete_ledgers(self._target, listed.segments)
+        await logs.delete_log_nodes(self._there)
 
-    async def _delete_segment(self, side: Side, segment: LogSegment) -> None:
-        named = NamedByLog.as_segment(side.store, side.path, self.log, segment.name)
+    async def _delete_segment(self, side: NamespaceContext, segment: LogSegment) -> None:
+        named = NamedByLog.as_segment(side.nodes(self.log), segment.name)
         await delete_ledger(side.client, segment.ledger_id, named)
-        await delete_segment(side.store, side.path, self.log, segment)
+        await delete_segment(side.nodes(self.log), segment)
 
-    async def _delete_ledgers(self, side: Side, segments: Sequence[LogSegment]) -> None:
+    async def _delete_ledgers(self, side: NamespaceContext, segments: Sequence[LogSegment]) -> None:
         for segment in segments:
             await self._delete_segment(side, segment)
-        metadata = await logs.open_log(side.store, side.path, self.log, for_promotion=True)
+        metadata = await logs.open_log(side.nodes(self.log), closed_too=True)
         if (left := metadata.allocated_ledger_id) is not None:
-            claim = NamedByLog.as_allocated(side.store, side.path, self.log)
+            claim = NamedByLog.as_allocated(side.nodes(self.log))
             await delete_ledger(side.client, left, claim)
 
     def _drop_tail(self) -> None:

@@ -123,7 +123,7 @@ def _decode(data: bytes, path: str, fields: dict[str, type]) -> dict[str, Any]:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as exc:
-        raise LogMetadataError(f"{path}: no record of a promotion: {exc}; nothing was changed") from exc
+        raise LogMetadataError(f"{path}: no record of a promotion: {exc}; nothing was changed") from None
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise LogMetadataError(
             f"{path}: no record of a promotion of version {VERSION}, the one that this release knows;"

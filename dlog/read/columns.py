@@ -33,6 +33,7 @@ class RecordRun:
     """Records of one entry with consecutive slots and sequence ids. Payloads are ranges of ``body``."""
 
     __slots__ = (
+        "attributed",
         "body",
         "entry_id",
         "first_sequence_id",
@@ -62,6 +63,7 @@ class RecordRun:
         self.stop = stop  # of the last payload
         self.gap = gap  # bytes between two payloads
         self.txids = txids
+        self.attributed: dict[int, Record] = {}  # the records that have a key or headers, by index
 
     def __len__(self) -> int:
         return len(self.txids)
@@ -84,6 +86,8 @@ class RecordRun:
 
     def record(self, index: int) -> Record:
         """One record."""
+        if index in self.attributed:
+            return self.attributed[index]
         start, stop = self.payload_range(index)
         return Record(
             self.dlsn(index), self.txids[index], self.body[start:stop], self.first_sequence_id + index
@@ -91,6 +95,9 @@ class RecordRun:
 
     def records(self) -> Iterator[Record]:
         """All records."""
+        if self.attributed:
+            yield from map(self.record, range(len(self)))
+            return
         body, seqno, entry_id = self.body, self.segment_seqno, self.entry_id
         slot, sequence_id = self.first_slot, self.first_sequence_id
         for txid, (start, stop) in zip(self.txids, self.payload_ranges(), strict=True):
@@ -102,7 +109,7 @@ class RecordRun:
         """The records from ``first`` up to, not including, ``stop``; at least one."""
         if first == 0 and stop == len(self):
             return self
-        return RecordRun(
+        part = RecordRun(
             self.body,
             self.segment_seqno,
             self.entry_id,
@@ -113,6 +120,9 @@ class RecordRun:
             self.gap,
             self.txids[first:stop],
         )
+        if self.attributed:
+            part.attributed = {at - first: each for at, each in self.attributed.items() if first <= at < stop}
+        return part
 
 
 @lru_cache(maxsize=64)
@@ -218,19 +228,19 @@ def runs_of(records: Sequence[Record]) -> list[RecordRun]:
         part = records[first:index]
         sizes = [len(record.payload) for record in part]
         stops = list(accumulate(sizes))
-        runs.append(
-            RecordRun(
-                b"".join([record.payload for record in part]),
-                part[0].dlsn.segment_seqno,
-                part[0].dlsn.entry_id,
-                part[0].dlsn.slot_id,
-                part[0].sequence_id,
-                [0, *stops[:-1]],
-                stops[-1],
-                0,
-                [record.txid for record in part],
-            )
+        run = RecordRun(
+            b"".join([record.payload for record in part]),
+            part[0].dlsn.segment_seqno,
+            part[0].dlsn.entry_id,
+            part[0].dlsn.slot_id,
+            part[0].sequence_id,
+            [0, *stops[:-1]],
+            stops[-1],
+            0,
+            [record.txid for record in part],
         )
+        run.attributed = {at: record for at, record in enumerate(part) if record.__class__ is not Record}
+        runs.append(run)
         first = index
     return runs
 

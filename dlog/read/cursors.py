@@ -16,12 +16,12 @@ from typing import Protocol, TypeVar
 
 import attrs
 
-from dlog.errors import CursorConflictError, LogPromotedError, translated
+from dlog.errors import CursorConflictError, LogMovedError, translated
 from dlog.format.arguments import as_dlsn
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.retry_policy import RetryPolicy
 from ledger.catalog.connection_retry import RETRY_PAUSE_S, retry_lost_connection
-from ledger.metadata_store.store import MetadataStore
+from ledger.pickling import ProcessBound
 from namespace import cursor_nodes
 from namespace.cursor_nodes import Cursor, check_cursor_name
 from namespace.dlsn import DLSN
@@ -34,10 +34,10 @@ class Permit(Protocol):
     """Returns if the program has the right on the log; to commit, on the cursor."""
 
     def __call__(self, right: Right, *, cursor: str | None = None) -> Awaitable[object]:
-        """Raises ``AccessDeniedError`` or ``LogPromotedError``."""
+        """Raises ``AccessDeniedError`` or ``LogMovedError``."""
 
 
-class LogCursors:
+class LogCursors(ProcessBound):
     """The cursors of one log. Made by ``Namespace.cursors``.
 
     Every call raises as those of ``Namespace``, and ``InvalidCursorNameError`` for a name that no cursor can
@@ -46,18 +46,16 @@ class LogCursors:
 
     def __init__(
         self,
-        store: MetadataStore,
-        namespace_path: str,
         log: ReadOnlyLog,
         permit: Permit,
         *,
         retry_timeout_s: float,
-        at_target: Callable[[], Awaitable[LogCursors]] | None = None,
+        elsewhere: Callable[[], Awaitable[LogCursors]] | None = None,
     ) -> None:
-        """``at_target``: the cursors where the log was promoted to; called if ``permit`` says that it was."""
-        self._at_target = at_target
+        """``elsewhere``: the cursors where the log was moved to; called if ``permit`` says that it was."""
+        self._elsewhere = elsewhere
         self.log = log.name
-        self._store, self._path, self._read_only_log = store, namespace_path, log
+        self._nodes, self._read_only_log = log.nodes, log
         self._permit, self._retry_timeout_s = permit, retry_timeout_s
 
     def __repr__(self) -> str:
@@ -72,7 +70,7 @@ class LogCursors:
         if (elsewhere := await self._moved(Right.READ)) is not None:
             return await elsewhere.list()
         with translated(self.log, "listing its cursors"):
-            return await self._patiently(lambda: cursor_nodes.list_cursors(self._store, self._path, self.log))
+            return await self._patiently(lambda: cursor_nodes.list_cursors(self._nodes))
 
     async def get(self, name: str) -> Cursor | None:
         """A cursor as it is now; None if there is none.
@@ -104,9 +102,7 @@ class LogCursors:
             return await elsewhere.set(name, position)
         with translated(self.log, f"moving cursor {name!r}"):
             return await cursor_nodes.place_cursor(
-                self._store,
-                self._path,
-                self.log,
+                self._nodes,
                 name,
                 position,
                 expected=await self._read(name),
@@ -126,9 +122,7 @@ class LogCursors:
         if (elsewhere := await self._moved(Right.COMMIT, name)) is not None:
             return await elsewhere.delete(name)
         with translated(self.log, f"deleting cursor {name!r}"):
-            return await cursor_nodes.delete_cursor(
-                self._store, self._path, self.log, name, retry_timeout_s=self._retry_timeout_s
-            )
+            return await cursor_nodes.delete_cursor(self._nodes, name, retry_timeout_s=self._retry_timeout_s)
 
     async def lag(self, cursor: Cursor) -> int:
         """The number of records visible now that the cursor's readers have not consumed.
@@ -146,53 +140,29 @@ class LogCursors:
         async def count() -> int:
             return await log.count_from(await log.segments(), cursor.position)
 
-        return await policy.while_store_is_away(count, self._store, subject=f"log {self.log}: lag")
+        return await policy.while_store_is_away(count, self._nodes.store, subject=f"log {self.log}: lag")
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         return await retry_lost_connection(call, timeout_s=self._retry_timeout_s)
 
     async def _read(self, name: str) -> Cursor | None:
-        return await self._patiently(
-            lambda: cursor_nodes.read_cursor(self._store, self._path, self.log, name)
-        )
-
-    async def _commit(self, name: str, seen: Cursor | None, position: DLSN) -> Cursor:
-        """Move a cursor forward from what a reader has seen."""
-        if (elsewhere := await self._moved(Right.COMMIT, name)) is None:
-            try:
-                return await self._commit_here(name, seen, position)
-            except (CursorConflictError, LogPromotedError):
-                # The hand-over takes the cursors away, so it looks like a conflict.
-                if (elsewhere := await self._moved(Right.COMMIT, name)) is None:
-                    raise
-        there = await elsewhere.get(name)
-        before, after = (None if each is None else each.position for each in (seen, there))
-        if before != after:
-            raise CursorConflictError(self.log, name, before, after)
-        return await elsewhere._commit(name, there, position)
-
-    async def _check_commit(self, name: str) -> None:
-        """Raise ``AccessDeniedError`` if the program may not move the cursor. Changes nothing."""
-        if (elsewhere := await self._moved(Right.COMMIT, name)) is not None:
-            await elsewhere._check_commit(name)
+        return await self._patiently(lambda: cursor_nodes.read_cursor(self._nodes, name))
 
     async def _moved(self, right: Right, cursor: str | None = None) -> LogCursors | None:
-        """The cursors where the log was promoted to; None if they are here."""
+        """The cursors where the log was moved to; None if they are here."""
         try:
             await self._permit(right, cursor=cursor)
-        except LogPromotedError:
-            if self._at_target is None:
+        except LogMovedError:
+            if self._elsewhere is None:
                 raise
-            return await self._at_target()
+            return await self._elsewhere()
         return None
 
     async def _commit_here(self, name: str, seen: Cursor | None, position: DLSN) -> Cursor:
         with translated(self.log, f"committing cursor {name!r}"):
             if seen is None:
                 return await cursor_nodes.place_cursor(
-                    self._store,
-                    self._path,
-                    self.log,
+                    self._nodes,
                     name,
                     position,
                     expected=None,
@@ -200,7 +170,7 @@ class LogCursors:
                     checks_truncation=False,
                 )
             return await cursor_nodes.advance_cursor(
-                self._store, self._path, seen, position, retry_timeout_s=self._retry_timeout_s
+                self._nodes, seen, position, retry_timeout_s=self._retry_timeout_s
             )
 
 
@@ -220,11 +190,43 @@ class ReaderCursor:
         if self.seen is not None and position <= self.seen.position:
             return self.seen
         try:
-            self.seen = await self.cursors._commit(self.name, self.seen, position)
+            self.seen = await commit_cursor(self.cursors, self.name, self.seen, position)
         except CursorConflictError as exc:
             self.conflict = exc
             raise
         return self.seen
+
+
+async def commit_cursor(cursors: LogCursors, name: str, seen: Cursor | None, position: DLSN) -> Cursor:
+    """Move a cursor forward from what its reader has seen, or create it; for readers and groups.
+
+    If cancelled, it may or may not be moved.
+
+    Args:
+        position: That of ``seen``, or a later one.
+
+    Raises:
+        CursorConflictError: Another client has moved, created or deleted it.
+        AccessDeniedError
+    """
+    if (elsewhere := await cursors._moved(Right.COMMIT, name)) is None:
+        try:
+            return await cursors._commit_here(name, seen, position)
+        except (CursorConflictError, LogMovedError):
+            # The hand-over takes the cursors away, so it looks like a conflict.
+            if (elsewhere := await cursors._moved(Right.COMMIT, name)) is None:
+                raise
+    there = await elsewhere.get(name)
+    before, after = (None if each is None else each.position for each in (seen, there))
+    if before != after:
+        raise CursorConflictError(cursors.log, name, before, after)
+    return await commit_cursor(elsewhere, name, there, position)
+
+
+async def check_commit(cursors: LogCursors, name: str) -> None:
+    """Raise ``AccessDeniedError`` if the program may not move the cursor. Changes nothing."""
+    if (elsewhere := await cursors._moved(Right.COMMIT, name)) is not None:
+        await check_commit(elsewhere, name)
 
 
 async def attach_cursor(cursors: LogCursors, name: str) -> ReaderCursor:

@@ -79,7 +79,7 @@ class EntryVerification:
 async def verify_entries(
     log: ReadOnlyLog, segment_seqno: int, first_entry_id: int, last_entry_id: int | None
 ) -> EntryVerification:
-    """Check a range of entries; see ``Namespace.verify_entries``."""
+    """Check a range of entries; see ``Namespace.repair.verify_entries``."""
     with translated(log.name, f"verifying segment {segment_seqno}"):
         for segment in await log.segments():
             if segment.segment_seqno == segment_seqno:

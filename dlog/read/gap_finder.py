@@ -13,6 +13,7 @@ from dlog.read.gaps import Gap, GapCause, is_gone
 from dlog.read.positioning import ID_MAX, last_before
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.segment_reader import PositionGapError
+from ledger.causes import cause_of
 from ledger.errors import LedgerReadError, NoSuchLedgerError
 from ledger.handle import ReadHandle
 from namespace.dlsn import DLSN
@@ -40,7 +41,7 @@ class GapFinder:
             case SegmentGapError(position=DLSN() as first):
                 return await self._missing_segments(first)
             case CorruptLogError(position=DLSN() as at):
-                match error.__cause__:
+                match cause_of(error):
                     case NoSuchLedgerError():
                         return await self._missing_ledger(at)
                     case LedgerReadError():

@@ -10,6 +10,7 @@ import enum
 
 import attrs
 
+from dlog.errors import DLogError
 from ledger.errors import CorruptEntryError, LedgerReadError, NoEntryRefusal, NoLedgerRefusal
 from namespace.dlsn import DLSN
 
@@ -40,9 +41,23 @@ class Gap:
     resume: DLSN  # the reader continues there
 
 
+@attrs.frozen
+class Missing:
+    """A gap, and the error of the calls that return no gaps."""
+
+    gap: Gap
+    error: DLogError
+
+
 def is_gone(error: LedgerReadError) -> bool:
     """True if no replica will return the entry: each one denied it, or returned bytes with a wrong digest."""
     reasons = error.reasons.values()
     return bool(reasons) and all(
         isinstance(reason, (NoEntryRefusal, NoLedgerRefusal, CorruptEntryError)) for reason in reasons
     )
+
+
+def check_gaps(subject: str, gaps: bool) -> None:
+    """Raise ValueError if a reader was opened without ``gaps``."""
+    if not gaps:
+        raise ValueError(f"{subject}: missing data are errors for this reader; open it with gaps=True")

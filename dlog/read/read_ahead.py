@@ -17,7 +17,7 @@ import enum
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import attrs
 import trio
@@ -269,16 +269,8 @@ class ReadAhead:
                     if last >= 0 or not self._listed(segment).in_progress:
                         # The only place where the task leaves a segment: the end is decided and was read.
                         return _Fetched.ALL
-                    # A recovery does not complete an empty segment. It deletes the segment, and its number is
-                    # used again. Leaving the segment now would skip the one that takes its place.
-                    if not self._follow:
-                        await self._list()
-                        if self._is_still_listed(segment) and self._listed(segment).in_progress:
-                            return _Fetched.ENOUGH
-                    else:
-                        await self._wait_list_change()
-                    if not self._is_still_listed(segment):
-                        return _Fetched.REPLACED
+                    if (fate := await self._fate_of_empty(segment)) is not None:
+                        return fate
                 elif not is_fresh:
                     await self._persistently(lambda: self._refreshed(handle))
                     is_fresh = True
@@ -286,7 +278,7 @@ class ReadAhead:
                     return _Fetched.ENOUGH
                 else:
                     await self._wait_more(handle, last)
-                    # The copy of a promoted log may have the same ledger id there, and is completed.
+                    # The copy of a log that was moved may have the same ledger id there, and is completed.
                     if self._segments is not seen:
                         seen = self._segments
                         is_over = not (self._is_still_listed(segment) and self._listed(segment).in_progress)
@@ -296,21 +288,39 @@ class ReadAhead:
                         return _Fetched.REPLACED
                     if is_over and not self._is_still_listed(segment):
                         if next_entry_id > first_entry_id:
-                            if self._segments and self._segments[0].segment_seqno > segment.segment_seqno:
-                                raise LogTruncatedError(
-                                    self._log.name,
-                                    DLSN(segment.segment_seqno, next_entry_id, 0),
-                                    first_left(self._segments),
-                                )
-                            # The deletion of a log begins with its segments; its end is LogNotFoundError.
-                            await self._pause_and_list()
-                            raise LogMetadataError(
-                                f"log {self._log.name!r}: segment {segment.segment_seqno} was read up to"
-                                f" entry {next_entry_id - 1} and is gone from the log; open a new reader"
-                            )
+                            await self._raise_gone(segment, next_entry_id)
                         # A writer died before its first entry, and the next writer used the number again.
                         return _Fetched.REPLACED
             return _Fetched.ENOUGH
+
+    async def _fate_of_empty(self, segment: LogSegment) -> _Fetched | None:
+        """Look again at a closed segment without entries; None: it is still there, or was completed.
+
+        A recovery does not complete an empty segment. It deletes the segment, and its number is used again.
+        Leaving the segment now would skip the one that takes its place.
+        """
+        if self._follow:
+            await self._wait_list_change()
+        else:
+            await self._list()
+            if self._is_still_listed(segment) and self._listed(segment).in_progress:
+                return _Fetched.ENOUGH
+        return None if self._is_still_listed(segment) else _Fetched.REPLACED
+
+    async def _raise_gone(self, segment: LogSegment, next_entry_id: int) -> NoReturn:
+        """Raise the reason why a segment that was read in part is gone from the log."""
+        if self._segments and self._segments[0].segment_seqno > segment.segment_seqno:
+            raise LogTruncatedError(
+                self._log.name,
+                DLSN(segment.segment_seqno, next_entry_id, 0),
+                first_left(self._segments),
+            )
+        # The deletion of a log begins with its segments; its end is LogNotFoundError.
+        await self._pause_and_list()
+        raise LogMetadataError(
+            f"log {self._log.name!r}: segment {segment.segment_seqno} was read up to"
+            f" entry {next_entry_id - 1} and is gone from the log; open a new reader"
+        )
 
     async def _first_part(self, segment: LogSegment, handle: ReadHandle, start: DLSN, entry: bytes) -> int:
         """The entry to begin with: an earlier one if the start lies between the parts of a large record.
@@ -342,7 +352,7 @@ class ReadAhead:
                     return None
                 # A recovery may be about to delete a segment in progress.
                 if self._reports_gone and not self._listed(segment).in_progress:
-                    raise CorruptLogError(self._log.name, start, str(exc)) from exc
+                    raise CorruptLogError(self._log.name, start, str(exc)) from None
                 raise
 
     async def _refreshed(self, handle: ReadHandle) -> None:
@@ -352,7 +362,7 @@ class ReadAhead:
     async def _fetch_entries(
         self, segment: LogSegment, handle: ReadHandle, first: int, last: int
     ) -> list[bytes] | None:
-        """The next entries; None if the segment is in another ledger now: the log was promoted and purged, or
+        """The next entries; None if the segment is in another ledger now: the log was moved and purged, or
         the segment was healed."""
         while self.size_bytes >= self._config.read_ahead_bytes_max:
             self._capacity = trio.Event()
@@ -369,7 +379,7 @@ class ReadAhead:
                     if await self._check_purged(segment, position):
                         return None
                     if self._reports_gone and isinstance(exc, LedgerReadError) and is_gone(exc):
-                        raise CorruptLogError(self._log.name, position, str(exc)) from exc
+                        raise CorruptLogError(self._log.name, position, str(exc)) from None
                     raise
 
         return await self._persistently(read)

@@ -37,12 +37,12 @@ from dlog.read.segment_reader import SegmentReader, last_record_of, slot_not_bef
 from ledger.client import LedgerClient
 from ledger.errors import CorruptEntryError, NoSuchLedgerError
 from ledger.handle import ReadHandle
-from ledger.metadata_store.store import MetadataStore
 from ledger.read.replica_check import ReplicaCheck
 from ledger.runtime.statistics import Recorder
 from ledger.runtime.statistics.tracing import Attribute, Span
 from namespace.dlsn import DLSN
 from namespace.heal_node import Heal, read_heals
+from namespace.log_nodes import LogNodes
 from namespace.origin import log_not_found, read_origin
 from namespace.segment_nodes import list_segments
 from namespace.segments.segment import LogSegment, sequence_id_base
@@ -55,16 +55,13 @@ class ReadOnlyLog:
 
     def __init__(
         self,
-        store: MetadataStore,
+        nodes: LogNodes,
         client: LedgerClient,
-        namespace_path: str,
-        name: str,
         password: bytes | None,
     ) -> None:
-        self.name = name
+        self.nodes, self.name = nodes, nodes.name
         self.gaps_ok = False  # list segments although some are missing in between
-        self._store, self._client = store, client
-        self._namespace_path, self._password = namespace_path, password
+        self._client, self._password = client, password
 
     @property
     def recorder(self) -> Recorder:
@@ -90,12 +87,11 @@ class ReadOnlyLog:
         Raises:
             LogNotFoundError, LogMetadataError, LogUnavailableError
         """
-        place = self._store, self._namespace_path, self.name
         with translated(self.name, "listing segments"):
             try:
-                listed = await list_segments(*place, known=known, watch=watch, gaps_ok=self.gaps_ok)
+                listed = await list_segments(self.nodes, known=known, watch=watch, gaps_ok=self.gaps_ok)
             except LogNotFoundError as exc:
-                renamed = await log_not_found(*place)
+                renamed = await log_not_found(self.nodes)
                 raise renamed if isinstance(renamed, LogRenamedError) else exc from None
         return listed.segments
 
@@ -106,7 +102,7 @@ class ReadOnlyLog:
             LogMetadataError, LogUnavailableError
         """
         with translated(self.name, "reading its origin"):
-            return await read_origin(self._store, self._namespace_path, self.name)
+            return await read_origin(self.nodes)
 
     async def open(self, segment: LogSegment) -> ReadHandle:
         """Open the segment's ledger; the caller closes it.
@@ -136,7 +132,7 @@ class ReadOnlyLog:
             LogMetadataError, LogUnavailableError
         """
         with translated(self.name, "reading its heals"):
-            return (await read_heals(self._store, self._namespace_path, self.name)).heals
+            return (await read_heals(self.nodes)).heals
 
     async def has_moved(self, handle: ReadHandle) -> bool:
         """True if the entries of a segment that was opened are in another ledger now: open it again."""
@@ -404,4 +400,4 @@ class ReadOnlyLog:
         try:
             yield
         except EntryFormatError as exc:
-            raise CorruptLogError(self.name, position, str(exc)) from exc
+            raise CorruptLogError(self.name, position, str(exc)) from None

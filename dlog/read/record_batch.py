@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, overload
 
 from dlog.errors import ConfigError
-from dlog.format.record import Record
+from dlog.format.record import NO_HEADERS, Record
 from dlog.read.columns import RecordRun, runs_of
 from namespace.dlsn import DLSN
 
@@ -141,6 +141,25 @@ class RecordBatch(Sequence[Record]):
             body = memoryview(each.body)
             for start, stop in each.payload_ranges():
                 yield body[start:stop]
+
+    def keys(self) -> list[bytes | None]:
+        """The key of each record; None for a record without."""
+        return [each.attributed[at].key if at in each.attributed else None for each, at in self._places()]
+
+    def headers(self) -> list[Mapping[str, bytes]]:
+        """The headers of each record; empty for a record without."""
+        return [
+            each.attributed[at].headers if at in each.attributed else NO_HEADERS
+            for each, at in self._places()
+        ]
+
+    def _places(self) -> Iterator[tuple[RecordRun, int]]:
+        return ((each, at) for each in self._runs for at in range(len(each)))
+
+    @property
+    def has_attributes(self) -> bool:
+        """True if any record has a key or headers."""
+        return any(each.attributed for each in self._runs)
 
     @property
     def payload_bytes(self) -> int:

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dlog.encryption import sealed_with
 from dlog.errors import EntryFormatError
+from dlog.format.attributes import decode_attributes, decode_attributes_block
 from dlog.format.envelope import ENTRY_BYTES_MAX, open_envelope
 from dlog.format.large_record import PartJoiner, is_in_parts
 from dlog.format.record import (
+    FLAG_ATTRIBUTES,
     FLAG_CONTROL,
     FLAG_END_OF_STREAM,
     FLAG_PART,
@@ -27,6 +30,8 @@ from dlog.format.record import (
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     Record,
+    RecordWithAttributes,
+    RecordWithSealedAttributes,
     decode_records,
 )
 from dlog.format.record_set import SETS_BYTES_MAX, SetBudget, decode_record_set
@@ -191,7 +196,8 @@ class SegmentReader:
 
     def _decode_slowly(self, body: bytes, start: int, stop: int, into: list[Record], in_parts: bool) -> bool:
         """Decode records of any kind. Return True if the stream ends here."""
-        last_position, slot, sealed = self.last_position, 0, False
+        last_position, slot, sealed, mark = self.last_position, 0, False, len(into)
+        attributes: list[tuple[int, bytes]] = []
         first, budget = self._skip_before, SetBudget()
         for flags, position, txid, payload in decode_records(body, start, stop):
             if in_parts and flags & FLAG_PART:
@@ -200,6 +206,10 @@ class SegmentReader:
                 elif first is None or DLSN(self.segment_seqno, self.next_entry_id, slot) >= first:
                     payload = self._joiner.join(self.next_entry_id, payload)
             if flags & FLAG_CONTROL:
+                if flags & FLAG_ATTRIBUTES:
+                    if attributes:
+                        raise EntryFormatError("an entry has the keys and headers of its records twice")
+                    attributes = decode_attributes_block(payload, slot)
                 # A control record usually repeats the position before it. One that an application wrote by
                 # Java's synchronous writer has a position of its own. Neither is a gap.
                 if position == last_position + 1 or last_position == 0:
@@ -226,6 +236,8 @@ class SegmentReader:
                 if first is None or dlsn >= first:
                     into.append(Record(dlsn, txid, each, self.start_sequence_id + position + index - 1))
             last_position = position + len(payloads) - 1 if position else 0
+        if attributes:
+            _attach(attributes, into, mark)
         self.last_position = last_position
         self.expanded_bytes += SETS_BYTES_MAX - budget.bytes_left
         return sealed
@@ -236,6 +248,21 @@ class SegmentReader:
                 f"slot {slot} of entry {self.next_entry_id} has position {position} in the segment, but"
                 f" the record before it has {last_position}"
             )
+
+
+def _attach(attributes: list[tuple[int, bytes]], into: list[Record], mark: int) -> None:
+    """Give the records of an entry, those from ``mark`` on, their keys and headers."""
+    at = {record.dlsn.slot_id: index for index, record in enumerate(into[mark:], mark)}
+    for slot, stored in attributes:
+        found = None if sealed_with(stored) is not None else decode_attributes(stored)
+        if slot not in at:
+            continue  # the record lies before the start
+        record = into[at[slot]]
+        fields = record.dlsn, record.txid, record.payload, record.sequence_id
+        if found is None:
+            into[at[slot]] = RecordWithSealedAttributes(*fields, stored)
+        else:
+            into[at[slot]] = RecordWithAttributes(*fields, *found)
 
 
 def _bare(entry: bytes) -> tuple[bytes, int, int]:
@@ -251,7 +278,7 @@ def _set_at(slot: int, payload: bytes, budget: SetBudget) -> list[bytes]:
     try:
         return decode_record_set(payload, budget)
     except EntryFormatError as exc:
-        raise EntryFormatError(f"slot {slot}: {exc}") from exc
+        raise EntryFormatError(f"slot {slot}: {exc}") from None
 
 
 def last_record_of(entry: bytes, *, enveloped: bool = True) -> tuple[int, int, int, int] | None:

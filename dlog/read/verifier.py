@@ -124,7 +124,7 @@ class LogVerifier:
         except NoSuchLedgerError:
             raise _Found(start, f"ledger {segment.ledger_id} of the segment is gone") from None
         except LedgerError as exc:
-            raise as_dlog_error(exc, self._log.name, f"opening segment {segment.segment_seqno}") from exc
+            raise as_dlog_error(exc, self._log.name, f"opening segment {segment.segment_seqno}") from None
         async with handle:
             reader.confirmed(handle.last_confirmed, closed=handle.is_closed)
             while reader.has_more:
@@ -144,10 +144,10 @@ class LogVerifier:
             raise _Found(self._at, str(exc)) from None
         except LedgerReadError as exc:
             if any(isinstance(each, BookieUnavailableError) for each in exc.reasons.values()):
-                raise LogUnavailableError(f"log {self._log.name!r}, {self._at}: {exc}") from exc
+                raise LogUnavailableError(f"log {self._log.name!r}, {self._at}: {exc}") from None
             raise _Found(self._at, str(exc)) from None
         except LedgerError as exc:
-            raise as_dlog_error(exc, self._log.name, f"reading {self._at}") from exc
+            raise as_dlog_error(exc, self._log.name, f"reading {self._at}") from None
 
     def _check_entry(self, entry: bytes, reader: SegmentReader, segment: LogSegment, base: int) -> None:
         entry_id, records = reader.next_entry_id, list[Record]()

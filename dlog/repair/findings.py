@@ -19,7 +19,6 @@ from collections.abc import Iterator
 import attrs
 
 from dlog.repair.log_state import LastRecord, LedgerEnd, LogState, SegmentNode
-from namespace.dlsn import DLSN
 from namespace.log_metadata import LAYOUT_VERSION
 from namespace.segments.segment import MAX_TXID, LogSegment, TruncationStatus, segment_seqno_of
 
@@ -27,7 +26,7 @@ UNFINISHED_MAX = 2  # segments in progress that an ordinary recovery can complet
 
 
 class FindingKind(enum.Enum):
-    """What a check found. The value is the text for people."""
+    """A kind of finding of a check. The value is the text for people."""
 
     NODE_MISSING = "a node is missing"
     LAYOUT_WRONG = "the layout version is wrong"
@@ -84,20 +83,20 @@ class SetLastRecord:
 
 
 @attrs.frozen
-class CloseLedger:
+class CloseOpenLedger:
     """Recover the ledger of a completed segment, so that its end is decided."""
 
     name: str
 
 
 @attrs.frozen
-class Complete:
+class CompleteSegment:
     """Recover the ledger of a segment in progress, and complete it; delete it if it is empty."""
 
     name: str
 
 
-Step = DeleteTwin | Renumber | SetMaxSeqno | SetMaxTxid | SetLastRecord | CloseLedger | Complete
+Step = DeleteTwin | Renumber | SetMaxSeqno | SetMaxTxid | SetLastRecord | CloseOpenLedger | CompleteSegment
 
 
 @attrs.frozen
@@ -345,15 +344,15 @@ def _ledger(node: SegmentNode, segment: LogSegment, end: LedgerEnd) -> Iterator[
             node.name,
             f"ledger {segment.ledger_id} is not closed, so its end is not decided",
             f"recover ledger {segment.ledger_id}",
-            step=CloseLedger(node.name),
+            step=CloseOpenLedger(node.name),
         )
     elif not _agrees(segment, end):
         wanted = end.last_user or end.last
         last, count = segment.last_dlsn, segment.record_count
-        stored = f"the node has the last record {_text(last)}, txid {segment.last_txid} and {count} records"
+        stored = f"the node has the last record {last}, txid {segment.last_txid} and {count} records"
         found = "none"
         if wanted is not None:
-            found = f"{_text(wanted.dlsn)}, txid {wanted.txid} and {wanted.position} records"
+            found = f"{wanted.dlsn}, txid {wanted.txid} and {wanted.position} records"
         if wanted is None or wanted.dlsn < last or wanted.position < count:
             # Written down, the loss would never be seen again.
             yield Finding(
@@ -405,7 +404,7 @@ def _unfinished(state: LogState) -> Iterator[Finding]:
             else f"ledger {node.segment.ledger_id} was left by a writer that has ended",
             "recover its ledger and complete it",
             is_error=len(running) > UNFINISHED_MAX,
-            step=Complete(node.name),
+            step=CompleteSegment(node.name),
         )
 
 
@@ -427,7 +426,3 @@ def _degraded(state: LogState) -> Iterator[Finding]:
             else f"no record is missing; `dlog log heal {shlex.quote(state.log)}` makes the other copies",
             is_error=False,
         )
-
-
-def _text(dlsn: DLSN) -> str:
-    return f"{dlsn.segment_seqno}:{dlsn.entry_id}:{dlsn.slot_id}"

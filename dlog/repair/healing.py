@@ -18,7 +18,6 @@ Source: our own; docs/metadata.md 16.19.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import aclosing
 
@@ -34,23 +33,24 @@ from dlog.ownership import (
     drop_unfinished,
     with_identity,
 )
-from dlog.promotion.segment_copy import SegmentCopy
 from dlog.read.entries import open_segment_ledger
 from dlog.repair.log_reading import LogPlace
+from dlog.write.segment_copy import SegmentCopy
 from ledger.errors import NoSuchLedgerError
 from ledger.handle import WriteHandle
+from ledger.ledger_spec import LedgerSpec
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_store.errors import BadVersionError, NodeExistsError, NoNodeError
 from ledger.metadata_store.store import Check, Create, Operation
 from ledger.replication_asked import ASKED_KEY, AskedReplication
 from ledger.runtime.events import event
-from namespace import paths
+from ledger.runtime.log_lines import get_logger
 from namespace.heal_node import Heal, HealState, read_heals
 from namespace.logs import open_log
 from namespace.segment_nodes import list_segments, replace_ledger
 from namespace.segments.segment import LogSegment, TruncationStatus
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 ATTEMPTS_MAX = 20  # to exchange a ledger; each is lost to another client that changed the log meanwhile
 LAST_REPLICA_S = 30.0  # for the bookie that takes the last entries last
@@ -78,13 +78,12 @@ async def heal_log(
         LogUnavailableError: Bookies are out of reach, or did not take every copy; or another client changed
             the log meanwhile.
     """
-    where = place.store, place.client, place.namespace_path, place.log
     healed: list[LogSegment] = []
-    with translated(place.log, "healing it"):
-        await open_log(place.store, place.namespace_path, place.log)  # for its errors
-        await drop_unfinished(*where)
-        await delete_replaced(*where, now_ms=now_ms())
-        for segment in (await list_segments(place.store, place.namespace_path, place.log)).segments:
+    with translated(place.log.name, "healing it"):
+        await open_log(place.log)  # for its errors
+        await drop_unfinished(place.log, place.client)
+        await delete_replaced(place.log, place.client, now_ms=now_ms())
+        for segment in (await list_segments(place.log)).segments:
             if segment.in_progress or segment.truncation is TruncationStatus.TRUNCATED:
                 continue
             try:
@@ -109,7 +108,7 @@ async def _heal(
     handle = await _new_ledger(place, segment, ledger, asked)
     try:
         copy = SegmentCopy(
-            place.log, segment, place.client, handle, shared_with_java=False, on_copied=on_copied
+            place.log.name, segment, place.client, handle, shared_with_java=False, on_copied=on_copied
         )
         opened = await open_segment_ledger(place.client, segment.ledger_id, place.password, recover=False)
         async with opened as original:
@@ -127,10 +126,10 @@ async def _new_ledger(
     place: LogPlace, segment: LogSegment, ledger: LedgerMetadata, asked: AskedReplication
 ) -> WriteHandle:
     """A new ledger that the heal node names."""
-    store, client, where = place.store, place.client, (place.namespace_path, place.log)
-    metadata = await with_identity(store, client, await open_log(store, *where), [segment])
-    node = await read_heals(store, *where)
-    mark = LedgerMark(*where, metadata.log_id)
+    log, client = place.log, place.client
+    metadata = await with_identity(await open_log(log), client, [segment])
+    node = await read_heals(log)
+    mark = LedgerMark(log.namespace_path, log.name, metadata.log_id)
     custom = {key: value for key, value in ledger.custom.items() if key != ASKED_KEY}
     custom |= mark.custom | metadata.allocation_stamp
 
@@ -138,27 +137,27 @@ async def _new_ledger(
         heals = [*node.heals, Heal(segment.segment_seqno, segment.ledger_id, ledger_id, HealState.COPYING)]
         operations: list[Operation] = [] if created is None else [created]
         # A ledger gets into a log only while this node is as in its stamp (``find_orphans``).
-        operations.append(Check(paths.allocation_path(*where), metadata.allocation_version))
+        operations.append(Check(log.allocation_path, metadata.allocation_version))
         try:
-            await session.commit([*operations, node.operation(*where, heals)])
+            await session.commit([*operations, node.operation(log, heals)])
         except (BadVersionError, NodeExistsError, NoNodeError) as exc:
             if created is not None and exc.path.startswith(client.root):
                 raise  # about the ledger
             raise LogUnavailableError(
-                f"log {place.log!r}: another client changed it when its heal began; try again"
+                f"log {place.log.name!r}: another client changed it when its heal began; try again"
             ) from exc
 
-    session = store.current_session()
+    session = log.store.current_session()
     is_one_session = client.is_in_session(session)
-    handle = await client.create(
+    spec = LedgerSpec(
         ensemble_size=asked.ensemble_size,
         write_quorum=asked.write_quorum,
         ack_quorum=asked.ack_quorum,
         digest_type=ledger.digest_type,
         password=ledger.password or place.password or b"",
         custom=custom,
-        commit=register if is_one_session else None,
     )
+    handle = await client.create_from(spec, commit=register if is_one_session else None)
     if not is_one_session:
         try:
             await register(handle.ledger_id)
@@ -180,7 +179,7 @@ async def _check_replicas(
     copied = check.metadata
     if (copied.last_entry_id, copied.length_bytes) != (ledger.last_entry_id, ledger.length_bytes):
         raise LogUnavailableError(
-            f"log {place.log!r}: ledger {handle.ledger_id} ends at entry {copied.last_entry_id} after"
+            f"log {place.log.name!r}: ledger {handle.ledger_id} ends at entry {copied.last_entry_id} after"
             f" {copied.length_bytes} bytes, and its original at entry {ledger.last_entry_id} after"
             f" {ledger.length_bytes}; nothing was changed"
         )
@@ -189,21 +188,21 @@ async def _check_replicas(
             if entry.faults or entry.replicas < asked.write_quorum:
                 faulty = ", ".join(f"{each.bookie}: {each.fault.value}" for each in entry.faults)
                 raise LogUnavailableError(
-                    f"log {place.log!r}: entry {entry.entry_id} of the copy has {entry.replicas} of"
+                    f"log {place.log.name!r}: entry {entry.entry_id} of the copy has {entry.replicas} of"
                     f" {asked.write_quorum} replicas ({faulty}); nothing was changed, try again"
                 )
 
 
 async def _exchange(place: LogPlace, segment: LogSegment, new: int, until_ms: int) -> LogSegment:
     """Change the ledger in the segment's node."""
-    store, where = place.store, (place.namespace_path, place.log)
+    log = place.log
     for _ in range(ATTEMPTS_MAX):
-        metadata = await open_log(store, *where)
-        listed = (await list_segments(store, *where)).segments
+        metadata = await open_log(log)
+        listed = (await list_segments(log)).segments
         now = next((each for each in listed if each.ledger_id == segment.ledger_id), None)
         if now is None or now.truncation is TruncationStatus.TRUNCATED:
             break
-        node = await read_heals(store, *where)
+        node = await read_heals(log)
         mine = Heal(segment.segment_seqno, segment.ledger_id, new, HealState.COPYING)
         if mine not in node.heals:
             break
@@ -213,18 +212,18 @@ async def _exchange(place: LogPlace, segment: LogSegment, new: int, until_ms: in
         ]
         healed = attrs.evolve(now, ledger_id=new)
         try:
-            await replace_ledger(store, metadata, now, healed, node.operation(*where, heals))
+            await replace_ledger(metadata, now, healed, node.operation(log, heals))
         except LogFencedError:
             continue  # another client truncated, purged or rolled the log since it was read
         logger.info(
             "log %s: segment %d is in ledger %d now, with all its replicas, instead of ledger %d",
-            place.log,
+            log.name,
             segment.segment_seqno,
             new,
             segment.ledger_id,
             extra=event(
                 "segment.healed",
-                log=place.log,
+                log=log.name,
                 segment=segment.segment_seqno,
                 ledger=new,
                 replaced=segment.ledger_id,
@@ -233,6 +232,6 @@ async def _exchange(place: LogPlace, segment: LogSegment, new: int, until_ms: in
         )
         return healed
     raise LogUnavailableError(
-        f"log {place.log!r}: another client truncated segment {segment.segment_seqno}, or heals it, too;"
+        f"log {place.log.name!r}: another client truncated segment {segment.segment_seqno}, or heals it, too;"
         " nothing was changed"
     )

@@ -20,8 +20,8 @@ from ledger.metadata_store.errors import NoNodeError
 from ledger.metadata_store.store import MetadataStore, Node, parent_of
 from ledger.policy import POLICY_NODE
 from namespace.binding import decode_binding
+from namespace.log_nodes import LOCK, ORIGIN, READ_LOCK, RENAMED_NODE, SUBSCRIBERS, UNPARTITIONED
 from namespace.node_reads import READS_AT_ONCE, read_children, read_nodes
-from namespace.paths import LOCK, ORIGIN, READ_LOCK, RENAMED_NODE, SUBSCRIBERS, UNPARTITIONED
 from namespace.segments.segment import decode_segment, is_segment_name
 
 ATTEMPTS_MAX = 10  # each is lost to a log that was created, deleted or renamed during the walk
@@ -49,7 +49,7 @@ async def stable_references(store: MetadataStore, scope: str, *, without: str) -
     Raises:
         LogMetadataError: A node does not parse, so the ledgers that it names are not known.
         LogUnavailableError: Logs came or went during every attempt.
-        ledger.metadata_store.errors.NamespaceError: A node cannot be read.
+        ledger.metadata_store.errors.MetadataError: A node cannot be read.
     """
     await store.sync(scope)
     before = await _walk(store, scope, without)
@@ -148,7 +148,7 @@ def _ledger_of(path: str, node: Node) -> int:
         raise LogMetadataError(
             f"{path}: {exc}; so it is not known which ledgers its log needs. Nothing was deleted;"
             " `dlog log check` shows the log's nodes"
-        ) from exc
+        ) from None
 
 
 def _numbers_in(data: bytes) -> set[int]:

@@ -25,7 +25,7 @@ from dlog.format.envelope import open_envelope
 from dlog.format.record import FLAG_CONTROL, FLAG_END_OF_STREAM, FLAG_RECORD_SET, decode_records
 from dlog.format.record_set import SetBudget, decode_record_set
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
-from dlog.repair.log_state import LastRecord, LedgerEnd, LogState, SegmentNode, StoredNode
+from dlog.repair.log_state import LastRecord, LedgerEnd, LogNode, LogState, SegmentNode
 from dlog.write.opening import lock_owner
 from ledger.client import LedgerClient
 from ledger.errors import (
@@ -37,12 +37,12 @@ from ledger.errors import (
 )
 from ledger.handle import ReadHandle
 from ledger.metadata_store.errors import NoNodeError
-from ledger.metadata_store.store import MetadataStore, Node
+from ledger.metadata_store.store import Node
 from ledger.replication_asked import AskedReplication
 from ledger.runtime.tasks.task_errors import for_each
-from namespace import paths
 from namespace.dlsn import DLSN
-from namespace.log_metadata import closed_by_promotion, initial_nodes
+from namespace.log_metadata import closed_by_move, initial_nodes
+from namespace.log_nodes import LogNodes
 from namespace.node_reads import read_nodes
 from namespace.segments.segment import LogSegment, TruncationStatus, decode_segment, is_segment_name
 
@@ -54,10 +54,8 @@ LEDGERS_AT_ONCE = 8
 class LogPlace:
     """Where a log is: its nodes and its ledgers."""
 
-    store: MetadataStore
+    log: LogNodes
     client: LedgerClient
-    namespace_path: str
-    log: str
     password: bytes | None = attrs.field(repr=False)
 
 
@@ -66,41 +64,40 @@ async def read_state(place: LogPlace) -> LogState:
 
     Raises:
         LogNotFoundError
-        LogPromotedError, PromotionError: A promotion has closed the log.
+        LogMovedError, LogMovingError: The log is closed.
         LogUnavailableError: Segments changed during every attempt.
     """
-    store, where = place.store, (place.namespace_path, place.log)
-    parent = paths.segments_path(*where)
+    log, store, parent = place.log, place.log.store, place.log.segments_path
     await store.sync(parent)
-    own = [path for path, _ in initial_nodes(*where)]
+    own = [path for path, _ in initial_nodes(log)]
     for _ in range(ATTEMPTS_MAX):
-        writer = await lock_owner(store, *where)
+        writer = await lock_owner(log)
         before = await read_nodes(store, own)
         try:
             children = await store.children(parent)
         except NoNodeError:
-            raise LogNotFoundError(place.log) from None
+            raise LogNotFoundError(log.name) from None
         names = [name for name in children.names if is_segment_name(name)]
         nodes = await read_nodes(store, [f"{parent}/{name}" for name in names])
         after = await read_nodes(store, own)
         # The node above the segments shows each change of them by its version or that of its children.
         if None in nodes.values() or _versions(before) != _versions(after):
             continue
-        layout = _stored(after[paths.version_path(*where)])
-        if (closed := closed_by_promotion(place.log, layout.value)) is not None:
+        layout = _stored(after[log.version_path])
+        if (closed := closed_by_move(log.name, layout.value)) is not None:
             raise closed  # each repair would open it again
         return LogState(
-            log=place.log,
+            log=log.name,
             missing=tuple(path for path in own if after[path] is None),
             layout=layout,
             max_seqno=_stored(after[parent]),
-            max_txid=_stored(after[paths.max_txid_path(*where)]),
+            max_txid=_stored(after[log.max_txid_path]),
             segments=tuple(_segment_node(name, nodes[f"{parent}/{name}"]) for name in sorted(names)),
             ends={},
             writer=writer,
         )
     raise LogUnavailableError(
-        f"log {place.log!r}: its segments changed during each of {ATTEMPTS_MAX} looks at them; try again"
+        f"log {log.name!r}: its segments changed during each of {ATTEMPTS_MAX} looks at them; try again"
     )
 
 
@@ -143,7 +140,7 @@ async def ledger_end(place: LogPlace, segment: LogSegment, *, recover: bool = Fa
     except NoSuchLedgerError:
         return LedgerEnd(is_missing=True)
     except LedgerError as exc:
-        raise as_dlog_error(exc, place.log, f"opening ledger {segment.ledger_id}") from exc
+        raise as_dlog_error(exc, place.log.name, f"opening ledger {segment.ledger_id}") from None
     async with handle:
         bookies, asked = handle.metadata.ensemble_size, AskedReplication.of(handle.metadata.custom)
         if not handle.is_closed or (segment.in_progress and not recover):
@@ -154,10 +151,10 @@ async def ledger_end(place: LogPlace, segment: LogSegment, *, recover: bool = Fa
             return LedgerEnd(problem=str(exc))
         except LedgerReadError as exc:
             if any(isinstance(each, BookieUnavailableError) for each in exc.reasons.values()):
-                raise as_dlog_error(exc, place.log, f"reading ledger {segment.ledger_id}") from exc
+                raise as_dlog_error(exc, place.log.name, f"reading ledger {segment.ledger_id}") from None
             return LedgerEnd(problem=str(exc))
         except LedgerError as exc:
-            raise as_dlog_error(exc, place.log, f"reading ledger {segment.ledger_id}") from exc
+            raise as_dlog_error(exc, place.log.name, f"reading ledger {segment.ledger_id}") from None
     return LedgerEnd(last=last, last_user=last_user, bookies=bookies, asked=asked)
 
 
@@ -206,8 +203,8 @@ def _segment_node(name: str, node: Node | None) -> SegmentNode:
         return SegmentNode(name, stored, None, str(exc))
 
 
-def _stored(node: Node | None) -> StoredNode:
-    return StoredNode(b"", -1) if node is None else StoredNode(node.value, node.stat.version)
+def _stored(node: Node | None) -> LogNode:
+    return LogNode(b"", -1) if node is None else LogNode(node.value, node.stat.version)
 
 
 def _versions(nodes: dict[str, Node | None]) -> list[tuple[str, int, int, int]]:

@@ -20,7 +20,7 @@ _DECIMAL = re.compile(rb"-?[0-9]{1,19}")
 
 
 @attrs.frozen
-class StoredNode:
+class LogNode:
     """A node's data and version."""
 
     value: bytes
@@ -39,7 +39,7 @@ class SegmentNode:
     """A child of ``ledgers`` that has the name of a segment."""
 
     name: str
-    stored: StoredNode
+    stored: LogNode
     segment: LogSegment | None  # None if the data do not parse
     problem: str = ""  # why not
 
@@ -72,9 +72,9 @@ class LogState:
 
     log: str
     missing: tuple[str, ...]  # paths of the log's own nodes that do not exist
-    layout: StoredNode
-    max_seqno: StoredNode
-    max_txid: StoredNode
+    layout: LogNode
+    max_seqno: LogNode
+    max_txid: LogNode
     segments: tuple[SegmentNode, ...]  # sorted by name
     ends: dict[int, LedgerEnd]  # by ledger id; of the ledgers that were looked at
     writer: str | None  # the owner of the lock

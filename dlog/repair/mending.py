@@ -19,8 +19,8 @@ import attrs
 from dlog.errors import LogFencedError, LogMetadataError, LogUnavailableError, translated
 from dlog.ownership import NamedByLog, delete_ledger
 from dlog.repair.findings import (
-    CloseLedger,
-    Complete,
+    CloseOpenLedger,
+    CompleteSegment,
     DeleteTwin,
     Finding,
     Renumber,
@@ -34,7 +34,6 @@ from dlog.repair.log_reading import LogPlace, ledger_end, read_state, with_ends
 from dlog.repair.log_state import LedgerEnd, LogState
 from ledger.metadata_store.errors import BadVersionError, NodeExistsError, NoNodeError
 from ledger.metadata_store.store import Check, Create, Delete, Operation, Put
-from namespace import paths
 from namespace.log_metadata import LAYOUT_VERSION
 from namespace.segments.segment import LogSegment, encode_segment, start_sequence_id_after
 
@@ -58,7 +57,7 @@ class LogCheck:
 
 @attrs.frozen
 class LogRepair:
-    """What a repair did, and what it left."""
+    """The findings that a repair has mended, and those that it left."""
 
     done: tuple[Finding, ...]  # the findings whose repair was applied, in order
     left: LogCheck  # a check afterwards
@@ -75,7 +74,7 @@ async def check_log(
     Raises:
         LogNotFoundError, LogUnavailableError
     """
-    with translated(place.log, "checking it"):
+    with translated(place.log.name, "checking it"):
         state = await read_state(place)
         if read_ledgers:
             state = await with_ends(place, state, on_progress)
@@ -92,7 +91,7 @@ async def repair_log(place: LogPlace, now_ms: Callable[[], int]) -> LogRepair:
         LogUnavailableError
     """
     done: list[Finding] = []
-    with translated(place.log, "repairing it"):
+    with translated(place.log.name, "repairing it"):
         state = await with_ends(place, await read_state(place))
         state = attrs.evolve(state, writer=None)  # it is this process
         for _ in range(STEPS_MAX):
@@ -103,7 +102,9 @@ async def repair_log(place: LogPlace, now_ms: Callable[[], int]) -> LogRepair:
             done.append(todo)
             now = attrs.evolve(await read_state(place), writer=None)
             state = attrs.evolve(now, ends=state.ends | changed)
-    raise LogUnavailableError(f"log {place.log!r}: still damaged after {STEPS_MAX} repairs; check it again")
+    raise LogUnavailableError(
+        f"log {place.log.name!r}: still damaged after {STEPS_MAX} repairs; check it again"
+    )
 
 
 def _check_of(state: LogState) -> LogCheck:
@@ -117,7 +118,7 @@ async def _apply(
     match step:
         case DeleteTwin(name=name):
             segment = _segment(state, name)
-            await _commit(place, state, [Delete(_path(place, name), _version(state, name))])
+            await _commit(place, state, [Delete(place.log.segment_path(name), _version(state, name))])
             return {segment.ledger_id: await ledger_end(place, attrs.evolve(segment, in_progress=False))}
         case Renumber(name=name, segment_seqno=number):
             segment = _segment(state, name)
@@ -126,15 +127,15 @@ async def _apply(
                 place,
                 state,
                 [
-                    Delete(_path(place, name), _version(state, name)),
-                    Create(_path(place, moved.name), encode_segment(moved)),
+                    Delete(place.log.segment_path(name), _version(state, name)),
+                    Create(place.log.segment_path(moved.name), encode_segment(moved)),
                 ],
                 max_seqno=number,
             )
         case SetMaxSeqno(segment_seqno=number):
             await _commit(place, state, [], max_seqno=number)
         case SetMaxTxid(txid=txid):
-            await _commit(place, state, [Put(_max_txid(place), b"%d" % txid, state.max_txid.version)])
+            await _commit(place, state, [Put(place.log.max_txid_path, b"%d" % txid, state.max_txid.version)])
         case SetLastRecord(name=name, last=last):
             mended = attrs.evolve(
                 _segment(state, name),
@@ -149,15 +150,15 @@ async def _apply(
                 place,
                 state,
                 [
-                    Put(paths.version_path(*_where(place)), LAYOUT_VERSION, state.layout.version),
-                    Delete(_path(place, name), _version(state, name)),
-                    Create(_path(place, name), encode_segment(mended)),
+                    Put(place.log.version_path, LAYOUT_VERSION, state.layout.version),
+                    Delete(place.log.segment_path(name), _version(state, name)),
+                    Create(place.log.segment_path(name), encode_segment(mended)),
                 ],
             )
-        case CloseLedger(name=name):
+        case CloseOpenLedger(name=name):
             segment = _segment(state, name)
             return {segment.ledger_id: await ledger_end(place, segment, recover=True)}
-        case Complete(name=name):
+        case CompleteSegment(name=name):
             completed = await _complete(place, state, name, now_ms)
             if completed is not None:
                 return {completed.ledger_id: await ledger_end(place, completed)}
@@ -174,13 +175,14 @@ async def _complete(
     end = await ledger_end(place, segment, recover=True)
     if end.problem:
         raise LogMetadataError(
-            f"log {place.log!r}: the end of {name} cannot be read ({end.problem}), so it was not completed"
+            f"log {place.log.name!r}: the end of {name} cannot be read ({end.problem}), so it was not"
+            " completed"
         )
     if end.is_missing or (end.last is None and await _is_empty(place, segment)):
         # The ledger first: a node without a ledger is found again, a ledger without a node is not.
-        claim = NamedByLog(place.store, *_where(place), _path(place, name))
+        claim = NamedByLog(place.log, place.log.segment_path(name))
         await delete_ledger(place.client, segment.ledger_id, claim)
-        await _commit(place, state, [Delete(_path(place, name), _version(state, name))])
+        await _commit(place, state, [Delete(place.log.segment_path(name), _version(state, name))])
         return None
     before = [each for each in state.parsed if each.segment_seqno == segment.segment_seqno - 1]
     previous = before[0] if before and not before[0].in_progress else None
@@ -199,9 +201,9 @@ async def _complete(
         place,
         state,
         [
-            Create(_path(place, completed.name), encode_segment(completed)),
-            Delete(_path(place, name), _version(state, name)),
-            Put(_max_txid(place), b"%d" % txid, state.max_txid.version),
+            Create(place.log.segment_path(completed.name), encode_segment(completed)),
+            Delete(place.log.segment_path(name), _version(state, name)),
+            Put(place.log.max_txid_path, b"%d" % txid, state.max_txid.version),
         ],
     )
     return completed
@@ -216,30 +218,20 @@ async def _commit(
 ) -> None:
     """Commit, with a write to the node above the segments at the version that was read."""
     value = state.max_seqno.value if max_seqno is None else b"%d" % max_seqno
-    guard = Put(paths.segments_path(*_where(place)), value, state.max_seqno.version)
-    # The layout says that the log is not closed by a promotion.
+    guard = Put(place.log.segments_path, value, state.max_seqno.version)
+    # The layout says that the log is not closed.
     versions = {
-        _max_txid(place): state.max_txid.version,
-        paths.version_path(*_where(place)): state.layout.version,
+        place.log.max_txid_path: state.max_txid.version,
+        place.log.version_path: state.layout.version,
     }
     written = {each.path for each in operations if isinstance(each, Put)}
     others = [Check(path, version) for path, version in versions.items() if path not in written]
     try:
-        await place.store.commit([guard, *others, *operations])
+        await place.log.store.commit([guard, *others, *operations])
     except (BadVersionError, NodeExistsError, NoNodeError) as exc:
-        raise LogFencedError(place.log, f"another client has changed it during the repair: {exc}") from exc
-
-
-def _where(place: LogPlace) -> tuple[str, str]:
-    return place.namespace_path, place.log
-
-
-def _path(place: LogPlace, name: str) -> str:
-    return paths.segment_path(*_where(place), name)
-
-
-def _max_txid(place: LogPlace) -> str:
-    return paths.max_txid_path(*_where(place))
+        raise LogFencedError(
+            place.log.name, f"another client has changed it during the repair: {exc}"
+        ) from None
 
 
 def _segment(state: LogState, name: str) -> LogSegment:

@@ -38,8 +38,8 @@ from ledger.metadata_store.errors import BadVersionError, NoNodeError
 from ledger.metadata_store.store import MetadataStore
 from ledger.policy import LogMark
 from ledger.runtime.tasks.task_errors import for_each
-from namespace import paths
 from namespace.log_metadata import LAYOUT_VERSION, allocation_stamp_of
+from namespace.log_nodes import LogNodes
 from namespace.node_reads import READS_AT_ONCE
 
 SAFE_AGE_S = 86_400.0  # a younger ledger may be about to get into a log
@@ -79,7 +79,7 @@ class OrphanOutcome:
 
 @attrs.frozen
 class OrphanSearch:
-    """What every step needs to know about the namespace."""
+    """The namespace and the choices of a search, for each of its steps."""
 
     store: MetadataStore
     client: LedgerClient
@@ -88,6 +88,10 @@ class OrphanSearch:
     now_ms: int
     older_than_s: float = SAFE_AGE_S
     on_progress: Callable[[int, int], None] = lambda _done, _total: None  # ledgers looked at, of all
+
+    def nodes(self, name: str) -> LogNodes:
+        """The nodes of a log of the namespace."""
+        return LogNodes(self.store, self.namespace_path, name)
 
 
 @attrs.frozen
@@ -166,10 +170,11 @@ async def _candidate(search: OrphanSearch, stored: StoredLedger, age_s: float, i
     elif mark.namespace != search.namespace_path:
         origin = OrphanOrigin.OTHER_NAMESPACE
     else:
-        root = paths.log_root_path(mark.namespace, mark.log)
+        log = search.nodes(mark.log)
+        root = log.root_path
         origin = OrphanOrigin.UNPROVEN
         stamp = allocation_stamp_of(metadata.custom)
-        allocation = await search.store.exists(paths.allocation_path(mark.namespace, mark.log))
+        allocation = await search.store.exists(log.allocation_path)
         # Another ZooKeeper may hold a namespace of the same path whose ledgers are here, too. The creation
         # of the log's node tells the two apart. A directory has only one namespace.
         if not is_shared or (stamp and allocation and stamp[0] == allocation.created_ms):
@@ -236,21 +241,21 @@ async def _created_ms(store: MetadataStore, path: str) -> int | None:
 
 async def _is_registration_impossible(search: OrphanSearch, log: str, stored: StoredLedger) -> bool:
     stamp = allocation_stamp_of(stored.metadata.custom)
-    stat = await search.store.exists(paths.allocation_path(search.namespace_path, log))
+    stat = await search.store.exists(search.nodes(log).allocation_path)
     return stamp is not None and stat is not None and stat.created_ms == stamp[0] and stat.version > stamp[1]
 
 
 async def _delete_under_lock(search: OrphanSearch, log: str, delete: Callable[[], Awaitable[str]]) -> str:
     """Make the creator's registration impossible by a write to its condition, then delete."""
-    path = paths.allocation_path(search.namespace_path, log)
+    nodes = search.nodes(log)
     try:
-        async with locked(search.store, search.namespace_path, log, search.client_id, 0) as lock:
+        async with locked(nodes, search.client_id, 0) as lock:
             try:
-                layout = await lock.session.get(paths.version_path(search.namespace_path, log))
+                layout = await lock.session.get(nodes.version_path)
                 if layout.value != LAYOUT_VERSION:
-                    return "its log is closed, as by a promotion; try again when that has ended"
-                node = await lock.session.get(path)
-                await lock.session.put(path, node.value, expected=node.stat.version)
+                    return "its log is closed, as by a move; try again when that has ended"
+                node = await lock.session.get(nodes.allocation_path)
+                await lock.session.put(nodes.allocation_path, node.value, expected=node.stat.version)
             except (NoNodeError, BadVersionError):
                 return "its log has changed meanwhile; try again"
             return await delete()

@@ -8,10 +8,10 @@ Begin at ``table``.
 
 from __future__ import annotations
 
-from dlog.settings.kinds import NONE, shown
 from dlog.settings.resolved import ClientSettings, has_settings, load_settings, namespace_uri_of
 from dlog.settings.sources import CONFIG_VARIABLE, Given, Source, read_file, read_texts, split_query
 from dlog.settings.table import SETTINGS, Applies, Setting
+from ledger.settings import NONE, shown
 
 __all__ = [
     "CONFIG_VARIABLE",

@@ -30,7 +30,7 @@ from dlog.settings.sources import (
 )
 from dlog.settings.table import BY_VARIABLE, SECTIONS, SETTINGS, Applies
 from ledger.errors import LedgerError
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity, load_zookeeper_security
 from ledger.placement.config import PlacementConfig
 from ledger.runtime.secret_file import SecretOf, read_secret
@@ -69,7 +69,7 @@ class ClientSettings:
 
         Args:
             scheme: ``file`` or ``distributedlog``. Settings of the other kind do not count, since a place may
-                serve several namespaces, such as a directory and the cluster that its logs were promoted to.
+                serve several namespaces, such as a directory and the cluster that its logs were moved to.
                 In a query they are an error.
             keyword: The caller's own settings, which are stronger than all others.
 
@@ -206,15 +206,15 @@ def _opened(used: Mapping[str, Given], name: str, load: Any) -> Any:
         return None
     try:
         return load(given.value)
-    except (LedgerError, NamespaceError, ConfigError, OSError, ValueError) as exc:
-        raise ConfigError(f"{given.place}: {name}: {exc}") from exc
+    except (LedgerError, MetadataError, ConfigError, OSError, ValueError) as exc:
+        raise ConfigError(f"{given.place}: {name}: {exc}") from None
 
 
 def _made(kind: Any, values: Mapping[str, Any], used: Mapping[str, Given]) -> Any:
     """An object of the class. An error about values together names the places of those values."""
     try:
         return kind(**values)
-    except (ValueError, LedgerError, NamespaceError) as exc:
+    except (ValueError, LedgerError, MetadataError) as exc:
         message = str(exc)
         section = next(name for name, each in SECTIONS.items() if each is kind)
         places = [

@@ -68,7 +68,7 @@ def read_file(path: str | Path) -> dict[str, Given]:
         with path.open("rb") as file:
             data = file.read(_FILE_BYTES_MAX + 1)
     except OSError as exc:
-        raise ConfigError(f"{path}: the configuration cannot be read: {exc.strerror}") from exc
+        raise ConfigError(f"{path}: the configuration cannot be read: {exc.strerror}") from None
     if len(data) > _FILE_BYTES_MAX:
         raise ConfigError(f"{path}: a configuration has at most {_FILE_BYTES_MAX:,} bytes")
     try:

@@ -16,13 +16,12 @@ from typing import Any
 
 import attrs
 
-from dlog.config import HealConfig, NamespaceConfig, ReaderConfig, WriterConfig, default_of
+from dlog.config import HealConfig, NamespaceConfig, ReaderConfig, WriterConfig
 from dlog.format.compression import Compression
-from dlog.settings import kinds
-from dlog.settings.kinds import Kind
 from ledger.digest import DigestType
 from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity
 from ledger.placement.config import PlacementConfig, PlacementPolicy
+from ledger.settings import SettingRow, kinds
 from ledger.transport.bookie_security import BookieSecurity
 
 
@@ -46,13 +45,10 @@ SECTIONS: Mapping[str, type] = {
 }
 
 
-@attrs.frozen
-class Setting:
+@attrs.frozen(eq=False)
+class Setting(SettingRow):
     """One setting. Its name is also the key in a file and in a URI's query."""
 
-    name: str
-    kind: Kind
-    doc: str
     applies: Applies = Applies.EVERYWHERE
 
     @property
@@ -75,12 +71,6 @@ class Setting:
         """The attribute of the section's class; None for a setting that names a file or a place."""
         fields = attrs.fields_dict(SECTIONS[self.section])
         return None if self.name in FILES_AND_PLACES else fields[self.key]
-
-    @property
-    def default(self) -> Any:
-        """The value if no place gives one."""
-        field = self.attribute
-        return None if field is None else default_of(field)
 
 
 PREFIX = "DLOG_"
@@ -207,9 +197,17 @@ _WRITER = (
     Setting("writer.lock_timeout_s", kinds.SECONDS, "How long opening waits for another writer's lock."),
     Setting("writer.retry_timeout_s", kinds.SECONDS, "Records fail after this long without a segment."),
     Setting("writer.retry_pause_s", kinds.SECONDS, "The first pause before a failed step is repeated."),
+    Setting(
+        "writer.reopen_timeout_s", kinds.SECONDS, "How long a writer with `reopen=True` tries to open again."
+    ),
     Setting("writer.purge", kinds.BOOL, "Apply retention and delete truncated segments in the background."),
     Setting("writer.close_timeout_s", kinds.SECONDS, "How long closing may take."),
     Setting("writer.hash_chain", kinds.BOOL, "Keep a hash chain over the records, for `dlog verify`."),
+    Setting(
+        "writer.keys_and_headers",
+        kinds.BOOL,
+        "Take records with a key or headers. Default: true where Apache's programs do not read.",
+    ),
 )
 
 _READER = (
@@ -350,10 +348,3 @@ SECRETS: Mapping[str, str] = {
     "zookeeper.password": "zookeeper.password_file",
     "zookeeper.tls_key_password": "zookeeper.tls_key_password_file",
 }
-# Attributes that no place outside a program can give: objects of the program.
-KEYWORDS_ONLY: frozenset[str] = frozenset(
-    {
-        *("password", "tls", "auth", "zookeeper_security", "placement", "writer", "reader", "heal"),
-        *("writer.encryption", "reader.encryption", "zookeeper.password"),
-    }
-)

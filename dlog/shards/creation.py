@@ -15,7 +15,7 @@ import attrs
 from dlog.errors import LogExistsError, LogMetadataError, LogNotFoundError
 from dlog.namespace_handle import Namespace
 from dlog.shards.errors import NotShardedError, ShardCountError, ShardsMissingError
-from dlog.shards.layout import Layout, check_count, layout_in, shard_log
+from dlog.shards.layout import ShardLayout, check_count, layout_in, shard_log
 from namespace.log_name import check_log_name
 from namespace.policy import Right
 from namespace.properties import PropertiesConflictError
@@ -40,7 +40,7 @@ async def create_sharded_log(
         ShardCountError: It exists with another number of shards, or its creation began with another one.
         ShardsMissingError: It exists, and shards of it were deleted.
         LogMetadataError: There are logs with the names of shards, and none of them has the layout.
-        The errors of ``Namespace.create_log`` and ``Namespace.change_properties``.
+        The errors of ``Namespace.create_log`` and ``Namespace.properties.change``.
     """
     name, shards = check_log_name(name), check_count(shards)
     layout = await _claim(namespace, name, shards)
@@ -53,7 +53,7 @@ async def create_sharded_log(
     for shard in range(1, shards):
         await namespace.create_log(shard_log(name, shard), exist_ok=True)
     complete = attrs.evolve(layout, is_complete=True)
-    await namespace.change_properties(shard_log(name, 0), complete.properties())
+    await namespace.properties.change(shard_log(name, 0), complete.properties())
 
 
 async def shard_names(namespace: Namespace, name: str) -> list[str]:
@@ -95,14 +95,14 @@ async def delete_sharded_log(namespace: Namespace, name: str, *, lock_timeout_s:
             pass  # an earlier call deleted it
 
 
-async def _claim(namespace: Namespace, name: str, shards: int) -> Layout:
+async def _claim(namespace: Namespace, name: str, shards: int) -> ShardLayout:
     """Store the layout in shard 0, unless it has one; return that which it has."""
     first = shard_log(name, 0)
     while True:
         # Listed before the layout is read: a shard that is listed was created after its layout was stored.
         others = [each for each in await namespace.list_logs(name) if _is_later_shard(name, each)]
         try:
-            found = await namespace.properties(first)
+            found = await namespace.properties.get(first)
         except LogNotFoundError:
             if others:
                 raise _stray(name, f"{others[0]} exists, but not {first}, which has the layout") from None
@@ -118,9 +118,9 @@ async def _claim(namespace: Namespace, name: str, shards: int) -> Layout:
             raise _stray(name, f"{first} has no layout, but {others[0]} exists")
         if await namespace.segments(first):
             raise _stray(name, f"{first} was written, and has no layout")
-        layout = Layout(shards, is_complete=False)
+        layout = ShardLayout(shards, is_complete=False)
         try:
-            await namespace.change_properties(first, layout.properties(), expected=found)
+            await namespace.properties.change(first, layout.properties(), expected=found)
         except PropertiesConflictError:
             continue  # another client was faster
         return layout
@@ -129,13 +129,13 @@ async def _claim(namespace: Namespace, name: str, shards: int) -> Layout:
 async def _check_administrator(namespace: Namespace, name: str, shards: int) -> None:
     """Raise ``AccessDeniedError`` before anything is changed, and not between two shards."""
     for shard in range(shards):
-        await namespace._may(shard_log(name, shard), Right.ADMIN)
+        await namespace.context.may(shard_log(name, shard), Right.ADMIN)
 
 
-async def _layout(namespace: Namespace, name: str) -> Layout:
+async def _layout(namespace: Namespace, name: str) -> ShardLayout:
     first = shard_log(name, 0)
     try:
-        layout = layout_in(name, (await namespace.properties(first)).values)
+        layout = layout_in(name, (await namespace.properties.get(first)).values)
     except LogNotFoundError:
         raise NotShardedError(name, f"there is no log {first}") from None
     if layout is None:

@@ -64,7 +64,7 @@ class ShardedPosition:
 
 
 @attrs.frozen
-class Layout:
+class ShardLayout:
     """The number of shards, and whether all of them were created."""
 
     count: int
@@ -76,7 +76,7 @@ class Layout:
         return {COUNT_KEY: str(self.count), HASH_KEY: HASH, STATE_KEY: state}
 
 
-def layout_in(name: str, properties: Mapping[str, str]) -> Layout | None:
+def layout_in(name: str, properties: Mapping[str, str]) -> ShardLayout | None:
     """The layout in the properties of shard 0; None if they have none.
 
     Raises:
@@ -97,4 +97,4 @@ def layout_in(name: str, properties: Mapping[str, str]) -> Layout | None:
             f"sharded log {name!r}: the properties of {shard_log(name, 0)} are no layout that this release"
             f" knows: {shown}; nothing was changed (see dlog log properties {shard_log(name, 0)})"
         )
-    return Layout(int(count), found[STATE_KEY] == COMPLETE)
+    return ShardLayout(int(count), found[STATE_KEY] == COMPLETE)

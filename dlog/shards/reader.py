@@ -23,11 +23,12 @@ from dlog.contained import contained_error
 from dlog.errors import DLogError, NamespaceClosedError
 from dlog.format.record import Record
 from dlog.namespace_handle import Namespace
-from dlog.read.gaps import Gap
-from dlog.read.log_reader import BATCH_RECORDS, LogReader
+from dlog.read.gaps import Gap, Missing, check_gaps
+from dlog.read.log_reader import BATCH_RECORDS, LogReader, end_of, read_turn
 from dlog.read.positioning import EARLIEST, Where
 from dlog.read.record_batch import RecordBatch
 from dlog.shards.creation import shard_names
+from ledger.pickling import ProcessBound
 from ledger.runtime.tasks.service_tasks import open_service_tasks
 from namespace.cursor_nodes import Cursor
 from namespace.dlsn import DLSN
@@ -38,17 +39,18 @@ NO_SHARD = -1  # of an empty batch
 
 
 @attrs.frozen
-class Missing:
-    """A gap of a shard, and the error of the calls that return no gaps."""
+class Turn:
+    """The rest of a shard's turn."""
 
-    gap: Gap
-    error: DLogError
+    shard: int
+    records: Sequence[Record]
+    missing: Missing | None
 
 
 _Turn = tuple[int, Sequence[Record] | Missing | DLogError]
 
 
-class ShardedReader:
+class ShardedReader(ProcessBound):
     """An async iterator of (shard, record). Made by ``open_sharded_reader``.
 
     It ends when each shard has ended: at its ``end``, at its present end with ``follow=False``, or sealed. It
@@ -59,7 +61,7 @@ class ShardedReader:
 
     def __init__(self, name: str, readers: Mapping[int, LogReader], *, gaps: bool = False) -> None:
         self.name = name
-        self._readers, self._gaps_ok = readers, gaps
+        self._readers, self.gaps = readers, gaps
         self._offers, self._turns = trio.open_memory_channel[_Turn](0)
         self._refilling = trio.Lock()
         self._is_columnar = False  # the last call asked for columns
@@ -82,7 +84,7 @@ class ShardedReader:
 
     async def __anext__(self) -> tuple[int, Record]:
         while self._index == len(self._records):
-            if not await self._refill(columns=False):
+            if not await self.refill(columns=False):
                 raise StopAsyncIteration
         index = self._index
         self._index = index + 1
@@ -99,12 +101,12 @@ class ShardedReader:
         Raises:
             The errors of ``LogReader.read_batch``, for one of the shards.
         """
-        self._check_max(records_max)
+        self.check_max(records_max)
         while True:
-            ready = await self._refill(columns=True, wait_s=wait_s)
+            ready = await self.refill(columns=True, wait_s=wait_s)
             if not ready:
                 return (NO_SHARD, RecordBatch()) if ready is None else None
-            if (batch := self._take_batch(records_max)) is not None:
+            if (batch := self.take_batch(records_max)) is not None:
                 return batch
 
     async def read_batch_or_gap(
@@ -117,12 +119,12 @@ class ShardedReader:
         Raises:
             ValueError: The reader was opened without ``gaps=True``.
         """
-        self._check_max(records_max, gaps=True)
+        self.check_max(records_max, gaps=True)
         while True:
-            ready = await self._refill(columns=True, wait_s=wait_s, gaps=True)
+            ready = await self.refill(columns=True, wait_s=wait_s, gaps=True)
             if not ready:
                 return (NO_SHARD, RecordBatch()) if ready is None else None
-            if (taken := self._take_gap() or self._take_batch(records_max)) is not None:
+            if (taken := self.take_gap() or self.take_batch(records_max)) is not None:
                 return taken
 
     @overload
@@ -152,7 +154,7 @@ class ShardedReader:
 
         Another reader with this ``end`` gets the same records of each shard, until they are truncated.
         """
-        ends = {shard: reader._ahead.end for shard, reader in self._readers.items()}
+        ends = {shard: end_of(reader) for shard, reader in self._readers.items()}
         return {shard: end for shard, end in ends.items() if isinstance(end, DLSN)}
 
     @property
@@ -162,7 +164,14 @@ class ShardedReader:
         A shard is absent if its first record is the next one.
         """
         positions = {shard: start for shard, start in self._starts.items() if start is not None}
-        return {**positions, **self._returned()}
+        return {**positions, **self.returned}
+
+    @property
+    def returned(self) -> dict[int, DLSN]:
+        """By shard, the position after what was returned; a shard of which nothing was returned is absent."""
+        if not self._index:
+            return dict(self._behind)
+        return {**self._behind, self._shard: self._records[self._index - 1].dlsn.next_slot()}
 
     async def commit(self) -> dict[int, Cursor]:
         """Move the cursor of each shard after the last record returned; return the cursors by shard.
@@ -175,7 +184,7 @@ class ShardedReader:
             CursorConflictError: Another reader has moved the cursor of a shard.
             LogNotFoundError, LogUnavailableError, AccessDeniedError
         """
-        return await self.commit_to(self._returned())
+        return await self.commit_to(self.returned)
 
     async def commit_to(self, positions: Mapping[int, DLSN]) -> dict[int, Cursor]:
         """Like ``commit``, by the positions after what was consumed, such as earlier ``positions``.
@@ -199,26 +208,35 @@ class ShardedReader:
             ValueError: The record was not returned yet, or the reader was opened without a cursor.
             The errors of ``LogReader.commit``.
         """
-        position = position_behind(self.name, shard, last, self._returned(), self._gaps)
+        position = position_behind(self.name, shard, last, self.returned, self._gaps)
         return (await self.commit_to({shard: position}))[shard]
 
-    def _returned(self) -> dict[int, DLSN]:
-        """The positions after what was returned, of the shards of which anything was."""
-        if not self._index:
-            return dict(self._behind)
-        return {**self._behind, self._shard: self._records[self._index - 1].dlsn.next_slot()}
+    # For the faces without trio, too. They take what is there in one step, so that a cancelled or interrupted
+    # call loses nothing.
 
-    def _check_max(self, records_max: int, *, gaps: bool = False) -> None:
+    def check_max(self, records_max: int, *, gaps: bool = False) -> None:
+        """Raise ValueError for a number of records, or for gaps, that the reader refuses."""
         if records_max < 1:
             raise ValueError(f"records_max={records_max}: at least 1")
-        if gaps and not self._gaps_ok:
-            raise ValueError(
-                f"sharded log {self.name!r}: missing data are errors for this reader; open it with gaps=True"
-            )
+        if gaps:
+            check_gaps(f"sharded log {self.name!r}", self.gaps)
 
-    # Also for the forms for asyncio and for threads.
+    def take_record(self) -> tuple[int, Record] | None:
+        """The next record of this turn; None if there is none."""
+        index = self._index
+        if index == len(self._records):
+            return None
+        self._index = index + 1
+        return self._shard, self._records[index]
 
-    def _take_batch(self, records_max: int) -> tuple[int, RecordBatch] | None:
+    def take_rest(self) -> Turn:
+        """All that is left of this turn."""
+        shard, missing = self._shard, self._missing
+        if missing is not None:
+            self.take_gap()
+        return Turn(shard, self._take_records(BATCH_RECORDS), missing)
+
+    def take_batch(self, records_max: int) -> tuple[int, RecordBatch] | None:
         """The next records of this turn; None if there are none."""
         records = self._take_records(records_max)
         return (self._shard, RecordBatch.of(records)) if records else None
@@ -228,7 +246,7 @@ class ShardedReader:
         self._index += len(records)
         return records
 
-    def _take_gap(self) -> tuple[int, Gap] | None:
+    def take_gap(self) -> tuple[int, Gap] | None:
         """The gap that this turn is; None if it is none."""
         if self._missing is None:
             return None
@@ -236,7 +254,7 @@ class ShardedReader:
         self._gaps[self._shard], self._behind[self._shard] = gap, gap.resume
         return self._shard, gap
 
-    async def _refill(self, *, columns: bool, wait_s: float | None = None, gaps: bool = False) -> bool | None:
+    async def refill(self, *, columns: bool, wait_s: float | None = None, gaps: bool = False) -> bool | None:
         """Begin the next turn if this one is over; False at the end of all shards, None if none came in time.
 
         Args:
@@ -294,7 +312,7 @@ class ShardedReader:
         return True
 
     def _end_turn(self) -> None:
-        self._behind = self._returned()
+        self._behind = self.returned
         self._records, self._index = [], 0
 
     # For this module only.
@@ -314,19 +332,14 @@ class ShardedReader:
                 await offers.send((shard, exc))
 
     async def _read_turn(self, reader: LogReader) -> Sequence[Record] | Missing | None:
-        while True:
-            ahead, columns = reader._ahead, self._is_columnar
-            count = BATCH_RECORDS if columns else TURN_RECORDS_MAX
-            try:
-                return await reader._read_records(count, wait_s=None, columns=columns)
-            except DLogError as exc:
-                if not self._gaps_ok:
-                    raise
-                error = exc
-            except Exception as exc:  # ends this reader, not the block that it is open in
-                raise contained_error("reader of a shard", self.name, exc) from exc
-            if (gap := await reader._gap_after(ahead, error)) is not None:
-                return Missing(gap, error)
+        columns = self._is_columnar
+        count = BATCH_RECORDS if columns else TURN_RECORDS_MAX
+        try:
+            return await read_turn(reader, count, columns=columns, gaps=self.gaps)
+        except DLogError:
+            raise
+        except Exception as exc:  # ends this reader, not the block that it is open in
+            raise contained_error("reader of a shard", self.name, exc) from exc
 
     def close(self) -> None:
         """Refuse every later call."""

@@ -13,19 +13,21 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import trio
 
 from dlog.config import WriterConfig
-from dlog.errors import DLogError, RecordOutcome
+from dlog.errors import DLogError, RecordOutcome, WriteError
 from dlog.namespace_handle import Namespace
 from dlog.shards.creation import shard_names
 from dlog.shards.layout import ShardedPosition, shard_of
-from dlog.write.log_writer import LogWriter
-from dlog.write.pending import Pending
+from dlog.write.health import WORST_LAST, WriterHealth, WriterState
+from dlog.write.log_writer import LogWriter, closed_at_end, prepare_many
+from dlog.write.pending import Pending, settled_positions
 from ledger.payloads import as_payload
+from ledger.pickling import ProcessBound
 from namespace.log_name import check_log_name
 
 Buffer = bytes | bytearray | memoryview
 
 
-class ShardedPending:
+class ShardedPending(ProcessBound):
     """A submitted record and its outcome: as ``Pending``, with a ``ShardedPosition``."""
 
     __slots__ = ("_pending", "shard")
@@ -45,7 +47,7 @@ class ShardedPending:
         return self._pending.outcome
 
 
-class ShardedWriter:
+class ShardedWriter(ProcessBound):
     """Appends records to a sharded log. Made by ``open_sharded_writer``; its calls may run concurrently.
 
     A shard that fails does not stop the others: ``append`` raises for the keys of that shard, until
@@ -63,6 +65,25 @@ class ShardedWriter:
     def writers(self) -> Sequence[LogWriter]:
         """The writer of each shard, for ``truncate`` and the like. Closing is up to this object."""
         return self._writers
+
+    @property
+    def state(self) -> WriterState:
+        """The worst of the shards' states: FAILED if the writer of one shard has failed."""
+        return max((writer.state for writer in self._writers), key=WORST_LAST.index)
+
+    @property
+    def failure(self) -> WriteError | None:
+        """Why the writer of a shard stopped last, of the first shard that is not writing; else None."""
+        return next((writer.failure for writer in self._writers if writer.failure is not None), None)
+
+    @property
+    def oldest_pending_s(self) -> float:
+        """The age of the oldest record of any shard that is neither durable nor failed; 0.0 without one."""
+        return max(writer.oldest_pending_s for writer in self._writers)
+
+    def health(self) -> tuple[WriterHealth, ...]:
+        """How the writer of each shard is, in their order. No request is sent."""
+        return tuple(writer.health() for writer in self._writers)
 
     async def append(self, key: Buffer, payload: Buffer, *, txid: int | None = None) -> ShardedPosition:
         """Write one record to the shard of its key; see ``LogWriter.append``, also for errors.
@@ -101,18 +122,18 @@ class ShardedWriter:
         for shard in payloads:
             await self._writers[shard].wait_capacity()
         # No other task runs from here until all records are taken.
-        checked = {shard: self._writers[shard]._checked(each, None) for shard, each in payloads.items()}
+        takes = {shard: prepare_many(self._writers[shard], each) for shard, each in payloads.items()}
         positions: dict[int, list[ShardedPosition]] = {}
         errors: list[DLogError] = []
         taken = {}
-        for shard, (taken_payloads, txids) in checked.items():
+        for shard, take in takes.items():
             try:
-                taken[shard] = self._writers[shard]._take_many(taken_payloads, txids, atomic=False)
+                taken[shard] = take()
             except DLogError as exc:
                 errors.append(exc)
         for shard, ranges in taken.items():
             try:
-                dlsns = await LogWriter._settled(ranges)
+                dlsns = await settled_positions(ranges)
             except DLogError as exc:
                 errors.append(exc)
             else:
@@ -164,6 +185,7 @@ async def open_sharded_writer(
     *,
     lock_timeout_s: float | None = None,
     config: WriterConfig | None = None,
+    reopen: bool = False,
 ) -> AsyncIterator[ShardedWriter]:
     """Become the one writer of all shards, for the duration of an ``async with``.
 
@@ -173,6 +195,8 @@ async def open_sharded_writer(
     Args:
         lock_timeout_s: For each shard; see ``Namespace.open_writer``.
         config: For each shard: each has its own memory and its own segments.
+        reopen: If the writer of a shard stops for a passing reason, open it again by itself; see
+            ``Namespace.open_writer``. The other shards continue.
 
     Raises:
         NotShardedError: There is no sharded log with this name.
@@ -184,24 +208,14 @@ async def open_sharded_writer(
     async with AsyncExitStack() as stack:
         writers = [
             await stack.enter_async_context(
-                namespace.open_writer(each, lock_timeout_s=lock_timeout_s, config=config)
+                namespace.open_writer(each, lock_timeout_s=lock_timeout_s, config=config, reopen=reopen)
             )
             for each in names
         ]
         writer = ShardedWriter(check_log_name(name), writers)
-        try:
+        # All at once: if bookies are away, each takes WriterConfig.close_timeout_s.
+        async with closed_at_end(writer.aclose):
             yield writer
-        except BaseException:
-            # All at once: if bookies are away, each takes WriterConfig.close_timeout_s. The block's error is
-            # raised, not one of closing.
-            with trio.CancelScope(shield=True):
-                try:
-                    await writer.aclose()
-                except DLogError:
-                    pass
-            raise
-        else:
-            await writer.aclose()
 
 
 async def _all(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:

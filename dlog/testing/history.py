@@ -21,6 +21,7 @@ import attrs
 
 from dlog.errors import RecordOutcome
 from dlog.format.record import Record
+from ledger.pickling import PicklableError
 from namespace.dlsn import DLSN
 
 SHOWN_BYTES = 60  # of a payload in a complaint
@@ -30,6 +31,7 @@ class Rule(enum.StrEnum):
     """A property of every log."""
 
     NO_LOSS = "no acknowledged record is lost"
+    NOT_TOO_EARLY = "a program says that a record is stored once it is, not before"
     NO_REPEAT = "no record is stored more often than it was submitted"
     NOT_WRITTEN = "a record that was reported as not written is not in the log"
     STORED_ONCE = "a record that may be stored once is not stored twice"
@@ -53,7 +55,7 @@ class Problem:
         return f"{self.rule.value}: log {self.log!r}: {self.evidence}"
 
 
-class HistoryViolationError(AssertionError):
+class HistoryViolationError(PicklableError, AssertionError):
     """A history that a correct log cannot have. ``problems`` has all of it."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
@@ -155,6 +157,14 @@ class LogHistory:
         if self.last_acknowledged is None or dlsn > self.last_acknowledged:
             self.last_acknowledged = dlsn
         self.stored(dlsn, submission.txid, submission.payload, "a writer")
+
+    def acknowledged(self, payload: bytes, txid: int | None = None) -> None:
+        """Note that the program has answered its own caller that this record is stored."""
+        if not any(payload == stored and txid in (None, its) for its, stored in self._records.values()):
+            what = f"record {payload[:SHOWN_BYTES]!r}" if txid is None else shown(txid, payload)
+            self.complain(
+                Rule.NOT_TOO_EARLY, f"the program acknowledged {what}, which no writer had acknowledged"
+            )
 
     def open_reader(self, name: str, start: DLSN | None = None) -> ReaderHistory:
         """The history of a new reader; ``start``: the position that it begins at, if that is known."""

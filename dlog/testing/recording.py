@@ -23,10 +23,11 @@ from dlog.write.batcher import Batch
 from dlog.write.log_writer import LogWriter
 from ledger.metadata_store.memory import MemoryStore, MemoryTree
 from ledger.metadata_store.read_only import ReadOnlyStore
+from ledger.pickling import ProcessBound
 from namespace.dlsn import DLSN
 
 
-class WriterRecorder:
+class WriterRecorder(ProcessBound):
     """Notes every record that a writer takes from now on."""
 
     def __init__(self, writer: LogWriter, history: LogHistory) -> None:
@@ -41,9 +42,9 @@ class WriterRecorder:
         patched._take, patched._take_many = self._note_one, self._note_many
         patched.append_once = self._note_once
 
-    async def _note_once(self, payload: bytes | bytearray | memoryview, *, txid: int) -> DLSN:
+    async def _note_once(self, payload: bytes | bytearray | memoryview, *, txid: int, **more: Any) -> DLSN:
         self._once.add((txid, bytes(payload)))
-        return await self._append_once(payload, txid=txid)
+        return await self._append_once(payload, txid=txid, **more)
 
     def once(self, payload: bytes, txid: int) -> None:
         """Treat later submissions of this record as attempts to store one record."""
@@ -54,8 +55,8 @@ class WriterRecorder:
         self._note(bytes(payload), self._writer.last_txid, batch, slot)
         return taken
 
-    def _note_many(self, payloads: Sequence[bytes], txids: Sequence[int], **options: Any) -> Any:
-        ranges = self._take_many(payloads, txids, **options)
+    def _note_many(self, payloads: Sequence[bytes], txids: Sequence[int], *more: Any, **options: Any) -> Any:
+        ranges = self._take_many(payloads, txids, *more, **options)
         group = object() if options.get("atomic") else None
         index = 0
         for batch, slot, count in ranges:
@@ -88,8 +89,8 @@ class RecordedStore(MemoryStore):
 
 
 def _history_of(log: ReadOnlyLog) -> LogHistory | None:
-    store = log._store
-    inner = store._store if isinstance(store, ReadOnlyStore) else store
+    store = log.nodes.store
+    inner = store.inner if isinstance(store, ReadOnlyStore) else store
     return inner.history.log(log.name) if isinstance(inner, RecordedStore) else None
 
 
@@ -106,7 +107,7 @@ def recording() -> Iterator[None]:
             WriterRecorder(self, history)
 
     def delivered(self: LogReader, records: Sequence[Record]) -> bool:
-        history = _history_of(self._ahead._log)
+        history = _history_of(self._log)
         if history is None:
             return deliver(self, records)
         start = None if self._txid_min >= 0 else self.position

@@ -25,15 +25,16 @@ from typing import Any, TypeVar
 import trio
 import trio.testing
 
+from bookie.bookie import Bookie, open_bookie
 from bookie.damage.scrubber import ScrubConfig
 from bookie.disk.disk import no_space
 from bookie.errors import BookieServerError
 from bookie.journal.files import JournalConfig
-from bookie.main import Bookie, open_bookie
 from bookie.storage.config import StorageConfig
 from dlog.config import NamespaceConfig
 from dlog.connect import Parts, client_config, in_memory, open_namespace, prepare_embedded_namespace
 from dlog.errors import DLogError, EmbeddedStoreError
+from dlog.format.record import Record
 from dlog.namespace_handle import Namespace
 from dlog.testing.clock import NoTrace, TaskTimeline
 from dlog.testing.disk import ProcessDisk
@@ -43,15 +44,17 @@ from dlog.testing.recording import RecordedStore, recording
 from ledger.catalog.catalog import open_catalog
 from ledger.catalog.paths import READONLY, available_path
 from ledger.client import open_ledger_client
+from ledger.context import ClientSeams
 from ledger.errors import DirectoryFullError
 from ledger.metadata_store.errors import NodeExistsError
 from ledger.metadata_store.memory import MemoryTree
 from ledger.metadata_store.read_only import ReadOnlyStore
 from ledger.metadata_store.sessions.session import Watched
+from ledger.pickling import ProcessBound
 from ledger.runtime.tasks.service_tasks import open_service_tasks
 from ledger.transport.dial import Address
 from ledger.transport.pipe import stream_pair
-from namespace import paths
+from namespace.log_nodes import UNPARTITIONED
 
 T = TypeVar("T")
 BOOKIE_ID = "embedded:1"
@@ -85,11 +88,11 @@ class _Tree(MemoryTree):
         super()._fire(touched)
         for _, path in touched:
             log, _, root = path.removeprefix("/dlog/").rpartition("/")
-            if root == paths.UNPARTITIONED and path not in self._nodes:
+            if root == UNPARTITIONED and path not in self._nodes:
                 self._history.deleted(log)
 
 
-class World:
+class World(ProcessBound):
     """One machine with a namespace. Made by ``open_world``, or by the fixture ``dlog_world`` of pytest.
 
     Open ``uri`` with any API of the library, and close it before the end of the world. One event loop at a
@@ -141,12 +144,33 @@ class World:
         self.history.check_rules()
 
     async def _judge(self, namespace: Namespace, name: str) -> None:
-        async with namespace.open_writer(name):
-            pass  # recovers the records of a writer that was killed
+        records = await _recovered(namespace, name)
         first_left = (await namespace.describe_log(name)).first_dlsn
-        async with namespace.open_reader(name, follow=False) as reader:
-            records = [record async for record in reader]
         self.history.log(name).judge(records, first_left)
+
+    def records(self, log: str) -> list[Record]:
+        """All records of a log, as a program finds them that starts now. No program may have the log open.
+
+        It switches the power on. Inside a running trio loop, await ``read_records`` instead.
+
+        Raises:
+            LogNotFoundError: There is no such log.
+        """
+        return self.run(self.read_records, log)
+
+    async def read_records(self, log: str) -> list[Record]:
+        """See ``records``; for a running loop."""
+        self.is_off = False
+        async with open_namespace(self.uri) as namespace:
+            return await _recovered(namespace, log)
+
+    def acknowledge(self, log: str, payload: bytes, *, txid: int | None = None) -> None:
+        """Note that your service has answered its own caller that this record is stored.
+
+        Call it where the service answers. If no writer had acknowledged the record by then, the check of the
+        history reports it: a crash at that moment would have lost an answered record.
+        """
+        self.history.log(log).acknowledged(payload, txid)
 
     # Faults.
 
@@ -254,7 +278,7 @@ class World:
                         client_config(config),
                         root=LEDGERS_ROOT,
                         read_only=read_only,
-                        why_read_only=self._full,
+                        seams=ClientSeams(why_read_only=self._full),
                     ) as client:
                         yield Parts(seen, client, await prepare_embedded_namespace(store))
             finally:
@@ -354,7 +378,14 @@ class World:
         return ours
 
 
-class PowerCut:
+async def _recovered(namespace: Namespace, log: str) -> list[Record]:
+    async with namespace.open_writer(log):
+        pass  # recovers the records of a writer that was killed
+    async with namespace.open_reader(log, follow=False) as reader:
+        return [record async for record in reader]
+
+
+class PowerCut(ProcessBound):
     """The block of ``World.power_cut_after``."""
 
     def __init__(self, world: World, steps: int) -> None:

@@ -11,7 +11,7 @@ from dlog.wal.errors import (
     ReplayError,
     WalStoppedError,
 )
-from dlog.wal.write_ahead_log import WriteAheadLog, open_wal, open_wal_in
+from dlog.wal.write_ahead_log import WriteAheadLog, open_wal
 
 __all__ = [
     "ApplyError",
@@ -21,5 +21,4 @@ __all__ = [
     "WalStoppedError",
     "WriteAheadLog",
     "open_wal",
-    "open_wal_in",
 ]

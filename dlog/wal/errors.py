@@ -35,7 +35,7 @@ class OperationConflictError(DLogError):
 
 
 class WalStoppedError(DLogError):
-    """An earlier failure has stopped the write-ahead log; it is the ``__cause__``. Open it again.
+    """An earlier failure has stopped the write-ahead log: ``WriteAheadLog.failure``. Open it again.
 
     An operation that was appended, and gets this error, may be in the log: opening applies it then.
     """

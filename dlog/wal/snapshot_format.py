@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import attrs
 
@@ -32,7 +32,7 @@ _HEADER_KIND, _CHUNK_KIND, _END_KIND = 1, 2, 3
 
 
 @attrs.frozen(repr=False)
-class Snapshot:
+class StateSnapshot:
     """A state, and the last operation in it."""
 
     index: int
@@ -43,7 +43,7 @@ class Snapshot:
         return f"Snapshot(index={self.index}, dlsn={self.dlsn!r}, {len(self.state)} bytes)"
 
 
-def encode(snapshot: Snapshot) -> Iterator[bytes]:
+def encode(snapshot: StateSnapshot) -> Iterator[bytes]:
     """The payloads of a snapshot's records."""
     state = memoryview(snapshot.state)
     at = snapshot.dlsn
@@ -55,23 +55,11 @@ def encode(snapshot: Snapshot) -> Iterator[bytes]:
     yield _END.pack(_END_KIND, snapshot.index, zlib.crc32(state))
 
 
-def last_complete(log: str, payloads: Iterable[bytes]) -> Snapshot | None:
-    """The last complete snapshot among records; None if there is none.
-
-    Raises:
-        ReplayError: A record is none of a snapshot, or of a newer version.
-    """
-    decoder = Decoder(log)
-    for payload in payloads:
-        decoder.add(payload)
-    return decoder.found
-
-
 class Decoder:
     """Takes the records of the log of snapshots in order; keeps the last complete snapshot."""
 
     def __init__(self, log: str) -> None:
-        self.found: Snapshot | None = None
+        self.found: StateSnapshot | None = None
         self._log = log
         self._begun: tuple[int, DLSN, int] | None = None
         self._chunks: list[bytes] = []
@@ -109,4 +97,4 @@ class Decoder:
                 f"log {self._log!r}: the snapshot up to operation {index} is damaged: {len(state)} of "
                 f"{begun[2]} bytes, checksum {'differs' if zlib.crc32(state) != checksum else 'matches'}"
             )
-        self.found = Snapshot(index, begun[1], state)
+        self.found = StateSnapshot(index, begun[1], state)

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from dlog.errors import LogNotFoundError, LogTruncatedError, TxidOutOfOrderError
 from dlog.namespace_handle import Namespace
-from dlog.wal.snapshot_format import Decoder, Snapshot, encode
+from dlog.wal.snapshot_format import Decoder, StateSnapshot, encode
 from namespace.dlsn import DLSN
 
 READ_ATTEMPTS_MAX = 5
 
 
-async def read_last(namespace: Namespace, log: str) -> Snapshot | None:
+async def read_last(namespace: Namespace, log: str) -> StateSnapshot | None:
     """The last complete snapshot in a log; None if there is none.
 
     Raises:
@@ -45,7 +45,7 @@ async def read_last(namespace: Namespace, log: str) -> Snapshot | None:
     raise AssertionError("not reached")
 
 
-async def write(namespace: Namespace, log: str, snapshot: Snapshot) -> bool:
+async def write(namespace: Namespace, log: str, snapshot: StateSnapshot) -> bool:
     """Write a snapshot durably, then truncate those before it; False if the log has a newer one.
 
     If cancelled, the snapshot may be complete, or not; the one before it stays until it is.

@@ -10,16 +10,15 @@ The transaction id of an operation is its index: 1, 2, 3, without a gap.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from copy import copy
 from typing import Generic, TypeVar
 
+import attrs
 import trio
 
-from dlog.config import NamespaceConfig
-from dlog.connect import open_namespace
 from dlog.errors import (
     DLogError,
     LogTruncatedError,
@@ -38,18 +37,21 @@ from dlog.wal.errors import (
     ReplayError,
     WalStoppedError,
 )
-from dlog.wal.snapshot_format import Snapshot
+from dlog.wal.snapshot_format import StateSnapshot
+from dlog.write.health import WriterHealth, WriterState
 from dlog.write.log_writer import LogWriter
 from dlog.write.pending import Pending
 from ledger.payloads import as_payload
+from ledger.pickling import ProcessBound
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.runtime.tasks.service_tasks import open_service_tasks
 from namespace.access_control.entries import Denial
 from namespace.dlsn import DLSN
 from namespace.policy import Right
 
-LOGGER = logging.getLogger(__name__)
+LOGGER = get_logger(__name__)
 REPLAY_RECORDS_MAX = 1_000  # applied between two checkpoints
 RESTORE_ATTEMPTS_MAX = 5
 OPERATIONS_BETWEEN_SNAPSHOTS = 100_000
@@ -69,7 +71,7 @@ class _Operation(Generic[T]):
         self.is_applied = False
 
 
-class WriteAheadLog(Generic[T]):
+class WriteAheadLog(ProcessBound, Generic[T]):
     """The operations of one service on its state. Made by ``open_wal``; its calls may run concurrently.
 
     After a failure it has stopped: every call raises ``WalStoppedError``. Opening it again settles what
@@ -83,7 +85,7 @@ class WriteAheadLog(Generic[T]):
         writer: LogWriter,
         apply: Callable[[bytes], T],
         dump: Callable[[], bytes] | None,
-        restored: Snapshot | None,
+        restored: StateSnapshot | None,
         operations_between_snapshots: int,
     ) -> None:
         self.name = name
@@ -111,6 +113,26 @@ class WriteAheadLog(Generic[T]):
     def snapshot_index(self) -> int:
         """The index of the last operation in the newest snapshot; 0 if there is none."""
         return self._snapshot_index
+
+    @property
+    def state(self) -> WriterState:
+        """The state of the writer of its operations; FAILED if the write-ahead log has stopped."""
+        return self._writer.state if self._stopped is None else WriterState.FAILED
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it has stopped: a ``WriteError``, ``ApplyError`` or ``ReplayError``; None if it has not."""
+        return self._stopped or self._writer.failure
+
+    @property
+    def oldest_pending_s(self) -> float:
+        """The age of the oldest operation that is neither durable nor failed; 0.0 without one."""
+        return self._writer.oldest_pending_s
+
+    def health(self) -> WriterHealth:
+        """How the write-ahead log is. No request is sent."""
+        reason = None if self.failure is None else str(self.failure)
+        return attrs.evolve(self._writer.health(), state=self.state, reason=reason)
 
     async def append(self, operation: bytes | bytearray | memoryview, *, index: int | None = None) -> T:
         """Log an operation durably, apply it, and return what ``apply`` returned.
@@ -177,17 +199,17 @@ class WriteAheadLog(Generic[T]):
             if self._applied == self._snapshot_index or self._applied_dlsn is None:
                 return False
             for log in (operations_log(self.name), snapshots_log(self.name)):
-                await self._namespace._may(log, Right.ADMIN, Denial.TRUNCATE)
+                await self._namespace.context.may(log, Right.ADMIN, Denial.TRUNCATE)
             self._check_running()
             # Between two operations: apply() never runs during dump(), as neither awaits.
-            taken = Snapshot(self._applied, self._applied_dlsn, bytes(self._dump()))
+            taken = StateSnapshot(self._applied, self._applied_dlsn, bytes(self._dump()))
             if not await snapshots.write(self._namespace, snapshots_log(self.name), taken):
                 error = ReplayError(
                     f"write-ahead log {self.name!r}: another service has taken it over: there is a snapshot "
                     f"later than operation {taken.index}"
                 )
                 self._stop(error)
-                raise WalStoppedError(self.name, error) from error
+                raise WalStoppedError(self.name, error)
             self._snapshot_index = taken.index
             # The last operation in the snapshot stays: it is where the next replay starts.
             await self._writer.truncate(taken.dlsn)
@@ -264,9 +286,9 @@ class WriteAheadLog(Generic[T]):
 
     def _check_running(self) -> None:
         if isinstance(self._stopped, ApplyError):
-            raise self._stopped
+            raise copy(self._stopped) from self._stopped.__cause__  # each caller has its own traceback
         if self._stopped is not None:
-            raise WalStoppedError(self.name, self._stopped) from self._stopped
+            raise WalStoppedError(self.name, self._stopped)
 
 
 def operations_log(name: str) -> str:
@@ -279,40 +301,7 @@ def snapshots_log(name: str) -> str:
     return f"{name}/snapshots"
 
 
-@asynccontextmanager
-async def open_wal(
-    uri: str,
-    *,
-    apply: Callable[[bytes], T],
-    snapshot: Callable[[], bytes] | None = None,
-    restore: Callable[[bytes], None] | None = None,
-    name: str = "wal",
-    operations_between_snapshots: int = OPERATIONS_BETWEEN_SNAPSHOTS,
-    lock_timeout_s: float | None = None,
-    config: NamespaceConfig | None = None,
-) -> AsyncIterator[WriteAheadLog[T]]:
-    """Open a namespace and a write-ahead log in it; see ``open_wal_in``.
-
-    Args:
-        uri: As for ``dlog.open_namespace``.
-        config: Likewise.
-    """
-    async with (
-        open_namespace(uri, config=config) as namespace,
-        open_wal_in(
-            namespace,
-            apply=apply,
-            snapshot=snapshot,
-            restore=restore,
-            name=name,
-            operations_between_snapshots=operations_between_snapshots,
-            lock_timeout_s=lock_timeout_s,
-        ) as wal,
-    ):
-        yield wal
-
-
-def open_wal_in(
+def open_wal(
     namespace: Namespace,
     *,
     apply: Callable[[bytes], T],
@@ -365,7 +354,7 @@ async def _open_in(
     async with namespace.open_writer(
         operations_log(name), create=True, lock_timeout_s=lock_timeout_s
     ) as writer:
-        found: Snapshot | None = None
+        found: StateSnapshot | None = None
         failure: LogTruncatedError | OperationsMissingError | None = None
         for _ in range(RESTORE_ATTEMPTS_MAX):
             newest = await _restore(namespace, name, restore, found)
@@ -392,8 +381,8 @@ async def _open_in(
 
 
 async def _restore(
-    namespace: Namespace, name: str, restore: Callable[[bytes], None] | None, known: Snapshot | None
-) -> Snapshot | None:
+    namespace: Namespace, name: str, restore: Callable[[bytes], None] | None, known: StateSnapshot | None
+) -> StateSnapshot | None:
     """Set the state to the newest snapshot, unless that is ``known``; then return ``known``."""
     found = await snapshots.read_last(namespace, snapshots_log(name))
     if found is None or (known is not None and found.index == known.index):

@@ -16,12 +16,15 @@ Source: DistributedLog, BKLogSegmentWriter.java (transmit buffer). The original 
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import NoReturn
 
 from dlog.errors import RecordOutcome, WriteError
+from dlog.format.attributes import BLOCK_BYTES, item_bytes
 from dlog.format.envelope import ENTRY_BODY_BYTES_MAX
 from dlog.format.record import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, TXID_MAX
 from namespace.dlsn import DLSN
@@ -38,6 +41,7 @@ class Batch:
 
     __slots__ = (
         "_callbacks",
+        "attributes",
         "entry_id",
         "error",
         "error_was_seen",
@@ -48,6 +52,7 @@ class Batch:
         "outcome",
         "payloads",
         "segment_seqno",
+        "since_s",
         "size_bytes",
         "txids",
     )
@@ -58,7 +63,9 @@ class Batch:
         self.is_wanted = False  # a caller waits for a record
         self.payloads: list[bytes] = []
         self.txids: list[int] = []
-        self.size_bytes = 0  # of the records with their headers
+        self.attributes: list[tuple[int, bytes]] | None = None  # keys and headers, of the records with any
+        self.size_bytes = 0  # of the records, with what their entry has for them
+        self.since_s = math.inf  # when its first record was added; never, without one
         self.is_large = False  # one record, which takes several entries; ``entry_id`` is the last of them
         self.segment_seqno = -1  # of the entry, once it was sent
         self.entry_id = -1
@@ -130,15 +137,23 @@ class Batch:
         # An append must not get two results, such as durable and then failed.
         assert self.outcome is RecordOutcome.PENDING, f"{self!r} is settled already"
         self.outcome = outcome
-        self.payloads, self.txids = [], []
+        self.payloads, self.txids, self.attributes = [], [], None
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             callback()
 
 
-def encoded_bytes(payloads: Sequence[bytes]) -> int:
-    """The bytes that records with these payloads take in an entry."""
-    return sum(map(len, payloads)) + RECORD_HEADER_BYTES * len(payloads)
+def encoded_bytes(payloads: Sequence[bytes], attributes: Sequence[bytes | None] | None = None) -> int:
+    """The bytes that records with these payloads, keys and headers take in an entry."""
+    size_bytes = sum(map(len, payloads)) + RECORD_HEADER_BYTES * len(payloads)
+    if attributes is not None:
+        size_bytes += BLOCK_BYTES + sum(item_bytes(each) for each in attributes if each is not None)
+    return size_bytes
+
+
+def is_too_long(payload: bytes, attributes: bytes | None) -> bool:
+    """True if the record takes several entries."""
+    return len(payload) + (0 if attributes is None else len(attributes)) > PAYLOAD_BYTES_MAX
 
 
 class Batcher:
@@ -150,23 +165,25 @@ class Batcher:
         entry_bytes_target: int,
         reserved_bytes: int = 0,
         on_wanted: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             reserved_bytes: Of each entry, for what the segment's writer adds to the records.
             on_wanted: Called when a caller begins to wait for records that are not sent yet.
+            clock: Seconds; only differences count. Asked once for each batch.
         """
         assert 0 < entry_bytes_target <= ENTRY_BODY_BYTES_MAX  # WriterConfig validates it
         self._entry_bytes_target = entry_bytes_target
         self.entry_bytes_max = ENTRY_BODY_BYTES_MAX - reserved_bytes  # of records with their headers
         assert self.entry_bytes_max >= RECORD_BYTES_MAX  # computed from constants
-        self._on_wanted = on_wanted
+        self._on_wanted, self._clock = on_wanted, clock
         self._open = Batch(on_wanted)
         self._cut: deque[Batch] = deque()  # in order, before the open one
-        self.size_bytes = 0  # gathered and not yet taken
+        self.size_bytes = 0  # gathered and not yet taken; 0 only without any batch to take
 
     def __bool__(self) -> bool:
-        return bool(self._cut or self._open.payloads)
+        return self.size_bytes > 0
 
     def add(self, payload: bytes, txid: int) -> tuple[Batch, int]:
         """Add one record after the others; return its batch and its slot in the batch."""
@@ -178,6 +195,8 @@ class Batcher:
             self.cut()
             batch = self._open
         slot = len(batch.payloads)
+        if not slot:
+            batch.since_s = self._clock()
         batch.payloads.append(payload)
         batch.txids.append(txid)
         batch.size_bytes += size_bytes
@@ -185,6 +204,43 @@ class Batcher:
         if batch.size_bytes >= self._entry_bytes_target:
             self.cut()
         return batch, slot
+
+    def add_with(self, payload: bytes, txid: int, attributes: bytes) -> tuple[Batch, int]:
+        """As ``add``, with the key and headers of the record."""
+        if is_too_long(payload, attributes):
+            return self._add_large(payload, txid, attributes), 0
+        size_bytes = RECORD_HEADER_BYTES + len(payload) + item_bytes(attributes)
+        # The limit of a record, not of an entry: the control record obeys it, too.
+        if self._open.size_bytes + size_bytes + BLOCK_BYTES > RECORD_BYTES_MAX:
+            self.cut()
+        batch = self._open
+        slot = len(batch.payloads)
+        if not slot:
+            batch.since_s = self._clock()
+        if batch.attributes is None:
+            batch.attributes = []
+            size_bytes += BLOCK_BYTES
+        batch.payloads.append(payload)
+        batch.txids.append(txid)
+        batch.attributes.append((slot, attributes))
+        batch.size_bytes += size_bytes
+        self.size_bytes += size_bytes
+        if batch.size_bytes >= self._entry_bytes_target:
+            self.cut()
+        return batch, slot
+
+    def add_each(
+        self, payloads: Sequence[bytes], txids: Sequence[int], attributes: Sequence[bytes | None]
+    ) -> list[tuple[Batch, int, int]]:
+        """Like ``add_mixed``, with the keys and headers of each record."""
+        ranges: list[tuple[Batch, int, int]] = []
+        for payload, txid, each in zip(payloads, txids, attributes, strict=True):
+            batch, slot = self.add(payload, txid) if each is None else self.add_with(payload, txid, each)
+            if ranges and ranges[-1][0] is batch:
+                ranges[-1] = batch, ranges[-1][1], ranges[-1][2] + 1
+            else:
+                ranges.append((batch, slot, 1))
+        return ranges
 
     def add_many(self, payloads: Sequence[bytes], txids: Sequence[int]) -> list[tuple[Batch, int, int]]:
         """Add records after the others; return (batch, first slot, count) for each batch that got some."""
@@ -206,6 +262,8 @@ class Batcher:
                 if size_bytes >= space:
                     break
             if stop > first:
+                if not slot:
+                    batch.since_s = self._clock()
                 batch.payloads += payloads[first:stop]
                 batch.txids += txids[first:stop]
                 batch.size_bytes += size_bytes
@@ -221,37 +279,49 @@ class Batcher:
         ranges: list[tuple[Batch, int, int]] = []
         first = 0
         for is_large, group in groupby(payloads, lambda each: len(each) > PAYLOAD_BYTES_MAX):
-            run = list(group)
-            ids = txids[first : first + len(run)]
-            first += len(run)
+            alike = list(group)
+            ids = txids[first : first + len(alike)]
+            first += len(alike)
             if is_large:
-                ranges += [(self._add_large(*each), 0, 1) for each in zip(run, ids, strict=True)]
+                ranges += [(self._add_large(*each), 0, 1) for each in zip(alike, ids, strict=True)]
             else:
-                ranges += self.add_many(run, ids)
+                ranges += self.add_many(alike, ids)
         return ranges
 
-    def _add_large(self, payload: bytes, txid: int) -> Batch:
+    def _add_large(self, payload: bytes, txid: int, attributes: bytes | None = None) -> Batch:
         self.cut()
         batch = Batch()
-        batch.is_large = True
+        batch.is_large, batch.since_s = True, self._clock()
         batch.payloads.append(payload)
         batch.txids.append(txid)
         batch.size_bytes = RECORD_HEADER_BYTES + len(payload)
+        if attributes is not None:
+            batch.attributes = [(0, attributes)]
+            batch.size_bytes += BLOCK_BYTES + item_bytes(attributes)
         self.size_bytes += batch.size_bytes
         self._cut.append(batch)
         return batch
 
-    def add_together(self, payloads: Sequence[bytes], txids: Sequence[int]) -> tuple[Batch, int, int]:
+    def add_together(
+        self,
+        payloads: Sequence[bytes],
+        txids: Sequence[int],
+        attributes: Sequence[bytes | None] | None = None,
+    ) -> tuple[Batch, int, int]:
         """Add records after the others, all of them to one batch; return (batch, first slot, count)."""
         assert len(payloads) == len(txids)  # the callers make both together
-        size_bytes = encoded_bytes(payloads)
+        size_bytes = encoded_bytes(payloads, attributes)
         assert size_bytes <= self.entry_bytes_max  # the caller checked each record
-        if self._open.size_bytes + size_bytes > self.entry_bytes_max:
+        if attributes is not None or self._open.size_bytes + size_bytes > self.entry_bytes_max:
             self.cut()
         batch = self._open
         slot = len(batch.payloads)
+        if not slot:
+            batch.since_s = self._clock()
         batch.payloads += payloads
         batch.txids += txids
+        if attributes is not None:  # in a batch that was empty
+            batch.attributes = [(at, each) for at, each in enumerate(attributes) if each is not None]
         batch.size_bytes += size_bytes
         self.size_bytes += size_bytes
         if batch.size_bytes >= self._entry_bytes_target:
@@ -263,6 +333,9 @@ class Batcher:
         self.cut()
         batch = Batch()
         batch.txids.append(TXID_MAX)
+        batch.since_s = self._clock()
+        batch.size_bytes = RECORD_HEADER_BYTES
+        self.size_bytes += batch.size_bytes
         self._cut.append(batch)
         return batch
 
@@ -302,6 +375,14 @@ class Batcher:
         self._cut.clear()
         self.size_bytes = 0
         return batches
+
+    @property
+    def oldest_since_s(self) -> float:
+        """When the oldest record was added that is not taken; infinity without one. Any thread may ask."""
+        try:
+            return self._cut[0].since_s
+        except IndexError:  # the loop may take it in between
+            return self._open.since_s
 
     @property
     def first_txid(self) -> int | None:

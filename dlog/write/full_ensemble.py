@@ -7,7 +7,6 @@ goes makes no segments; what is known about one segment is forgotten with the ne
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ import trio
 from dlog.statistics_names import SEGMENTS_DEGRADED
 from ledger.replication_asked import AskedReplication
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 
 if TYPE_CHECKING:
     from ledger.client import LedgerClient
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STEADY_S = 5.0
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def report_degraded(

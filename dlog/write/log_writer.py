@@ -13,8 +13,8 @@ the write proxy: the wall clock in milliseconds, or the last id if that is great
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 
 import trio
 
@@ -22,6 +22,7 @@ from dlog.config import WriterConfig
 from dlog.encryption import OVERHEAD_BYTES_MAX, PayloadOpener, PayloadSealer
 from dlog.errors import (
     BatchTooLongError,
+    DLogError,
     PositionConflictError,
     RecordOutcome,
     RecordTooLongError,
@@ -33,14 +34,20 @@ from dlog.errors import (
     translated,
 )
 from dlog.format.arguments import as_dlsn, as_txid
-from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX, Record
+from dlog.format.attributes import attributes_of, check_room, encode_attributes, not_taken
+from dlog.format.record import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, TXID_MAX, Record
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.statistics_names import APPEND, APPEND_MANY, FLUSH, FLUSHES
 from dlog.write.batcher import Batch, encoded_bytes
-from dlog.write.pending import Pending, wait_settled
+from dlog.write.health import WriterHealth, WriterState
+from dlog.write.pending import Pending, settled_positions, wait_settled
+from dlog.write.reopening import Reopener
 from dlog.write.repeats import is_repeat_of
 from dlog.write.writer_shell import WriterShell
+from dlog.write.writer_state import Intake, Phase
+from ledger.metadata_store.store import MetadataStore
 from ledger.payloads import as_payload
+from ledger.pickling import ProcessBound
 from ledger.runtime.audit import audited_async
 from ledger.runtime.clock import wall_ms
 from ledger.runtime.statistics.tracing import MESSAGE_ID, Span
@@ -48,11 +55,12 @@ from ledger.runtime.tasks.forks import RULE, call_in_child
 from namespace.dlsn import DLSN
 
 Buffer = bytes | bytearray | memoryview
+Headers = Mapping[str, Buffer]
 
 OVERLOAD_FACTOR = 4  # submit() refuses records beyond this many times the limit of wait_capacity()
 
 
-class LogWriter:
+class LogWriter(ProcessBound):
     """Appends records to a log. Made by ``Namespace.open_writer``; closing it completes the segment in use.
 
     It is fast when several tasks append: all records that are submitted while an entry is in flight share the
@@ -78,6 +86,7 @@ class LogWriter:
         self._check_admin, self._check_truncation = check_admin, check_truncation
         self._begin = begin  # takes the lock and recovers
         self._reopening, self._closing = trio.Lock(), trio.Event()
+        self._reopener: Reopener | None = None
         self._config = config
         self._wall_ms = wall_ms
         self._newest: tuple[Batch, int] | None = None  # the record submitted last, with its slot
@@ -101,6 +110,8 @@ class LogWriter:
         self._shell, self._machine, self._batcher = shell, shell.machine, shell.machine.batcher
         self._last_txid = shell.last_txid_before
         self._newest, self._found_last, self._has_looked = None, None, False
+        if self._reopener is not None:
+            self._reopener.changed()
 
     def _refuse_in_child(self) -> None:
         """Refuse every later record: called in a forked child."""
@@ -124,7 +135,57 @@ class LogWriter:
         """``wait_capacity`` waits while at least this many bytes are in flight."""
         return self._config.bytes_in_flight_max
 
-    async def append(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> DLSN:
+    @property
+    def oldest_pending_s(self) -> float:
+        """The age of the oldest record that is neither durable nor failed, in seconds; 0.0 without one.
+
+        It grows while bookies do not acknowledge, also while ``wait_capacity`` sees no reason to wait.
+        """
+        return self._machine.oldest_pending_s
+
+    @property
+    def state(self) -> WriterState:
+        """What the writer does with a record that it gets now."""
+        machine, is_over = self._machine, self._shell.finished.is_set()
+        stopped = machine.stopped
+        if self._closing.is_set() or isinstance(stopped, WriterClosedError):
+            return WriterState.CLOSED if is_over or stopped is not None else WriterState.CLOSING
+        if stopped is not None:
+            comes_back = self._reopener is not None and self._reopener.will_reopen(stopped)
+            return WriterState.REOPENING if comes_back else WriterState.FAILED
+        if machine.intake is Intake.CLOSING:  # by ``seal``
+            return WriterState.CLOSED if is_over else WriterState.CLOSING
+        if machine.phase in (Phase.RECOVERING, Phase.MOVING):
+            return WriterState.RECOVERING
+        return WriterState.OPEN
+
+    def health(self) -> WriterHealth:
+        """State, reason and ages at this moment."""
+        stopped = self._machine.stopped
+        return WriterHealth(
+            self.log,
+            self.state,
+            self.oldest_pending_s,
+            self.bytes_in_flight,
+            None if stopped is None else stopped.message,
+        )
+
+    @property
+    def failure(self) -> WriteError | None:
+        """Why the writer stopped last, with the outcome of no record; None while it is open.
+
+        It stays while the writer is reopened.
+        """
+        return self._machine.stopped
+
+    async def append(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        txid: int | None = None,
+        key: Buffer | None = None,
+        headers: Headers | None = None,
+    ) -> DLSN:
         """Write one record; return its position when it and every record before it are durable.
 
         Durable means synced to the disks of an ack quorum of bookies. If cancelled, the record may or may not
@@ -135,25 +196,37 @@ class LogWriter:
                 ``WriterConfig.record_bytes_max`` says so. Empty is allowed.
             txid: At least the id of the record before. None for the wall clock in milliseconds, or the last
                 id if that is greater.
+            key: Stored beside the payload, for ``Record.key``; an empty one is a key, too.
+            headers: At most 64, for ``Record.headers``, in this order. A name has 1 to 255 bytes of UTF-8.
+                Key and headers together have at most 32 KiB, and count as bytes of the payload.
 
         Raises:
             RecordTooLongError, TxidOutOfOrderError: The record was not written.
+            ConfigError: The writer takes no keys and headers (``WriterConfig.keys_and_headers``).
+            ValueError: The key or the headers are beyond their limits.
             LogFencedError: Another writer took over; ``outcome`` says whether this record is written.
             LogWriteError: The writer had to stop; ``outcome`` says whether this record is written.
             WriterClosedError: The record was not written.
         """
+        attributes = None if key is None and headers is None else self._attributes(key, headers)
         if self._is_observed:
-            with self._appending() as span:
-                return _marked(span, await self._append(payload, txid))
-        return await self._append(payload, txid)
-
-    async def _append(self, payload: Buffer, txid: int | None) -> DLSN:
+            return await self._append_observed(payload, txid, attributes)
         if self._machine.is_over_limit:
             payload = as_payload(payload)  # copied now: the caller may reuse its buffer during the wait
             await self.wait_capacity()
-        batch, slot = self._take(payload, txid, waits=True)
-        await wait_settled(batch)
+        batch, slot = self._take(payload, txid, attributes, waits=True)
+        if batch.outcome is RecordOutcome.PENDING:
+            settled = trio.Event()
+            batch.on_settled(settled.set)
+            await settled.wait()
         return batch.dlsn(slot)
+
+    async def _append_observed(self, payload: Buffer, txid: int | None, attributes: bytes | None) -> DLSN:
+        with self._appending() as span:
+            if self._machine.is_over_limit:
+                payload = as_payload(payload)
+                await self.wait_capacity()
+            return _marked(span, await Pending(*self._take(payload, txid, attributes, waits=True)))
 
     async def append_many(
         self,
@@ -161,6 +234,8 @@ class LogWriter:
         *,
         txids: Iterable[int] | None = None,
         atomic: bool = False,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers | None] | None = None,
     ) -> list[DLSN]:
         """Write records in order, in as few entries as possible; return their positions when all are durable.
 
@@ -172,6 +247,7 @@ class LogWriter:
             txids: One for each payload, never decreasing. None for one common id, chosen as in ``append``.
             atomic: Write them in one entry, so that the log gets all or none, also after a crash, and every
                 reader sees all or none. An entry holds 1,044,467 bytes, 20 of them for each record's header.
+            keys, headers: One for each payload; None for a record without. See ``append``.
 
         Raises:
             BatchTooLongError: ``atomic``, and the records do not fit in one entry. None was written.
@@ -179,6 +255,7 @@ class LogWriter:
                 ``durable`` has the positions of the records before it.
         """
         payloads = payloads if isinstance(payloads, list) else list(payloads)
+        attributes = self._attributes_of(len(payloads), keys, headers)
         with self._appending_many(len(payloads)):
             if self._machine.is_over_limit:
                 payloads = [as_payload(each) for each in payloads]
@@ -186,10 +263,18 @@ class LogWriter:
             # No other task runs from here to the end of _take_many: the checked ids stay in order, and no
             # other record comes between these. The machine limits how much is in flight.
             records, ids = self._checked(payloads, txids)
-            return await self._settled(self._take_many(records, ids, atomic=atomic) if records else [])
+            if not records:
+                return []
+            return await settled_positions(self._take_many(records, ids, attributes, atomic=atomic))
 
     async def append_after(
-        self, payload: bytes | bytearray | memoryview, last: DLSN | None, *, txid: int | None = None
+        self,
+        payload: bytes | bytearray | memoryview,
+        last: DLSN | None,
+        *,
+        txid: int | None = None,
+        key: Buffer | None = None,
+        headers: Headers | None = None,
     ) -> DLSN:
         """Write one record if ``last`` is the position of the log's last record; see ``append``.
 
@@ -205,9 +290,9 @@ class LogWriter:
             The errors of ``append``.
         """
         with self._appending() as span:
-            payload = as_payload(payload)
+            payload, attributes = as_payload(payload), self._attributes(key, headers)
             await self._expect_last(last)  # no other task runs from its end until the record is taken
-            return _marked(span, await Pending(*self._take(payload, txid, waits=True)))
+            return _marked(span, await Pending(*self._take(payload, txid, attributes, waits=True)))
 
     async def append_many_after(
         self,
@@ -215,6 +300,8 @@ class LogWriter:
         last: DLSN | None,
         *,
         txids: Iterable[int] | None = None,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers | None] | None = None,
     ) -> list[DLSN]:
         """Write an atomic batch if ``last`` is the position of the log's last record; see ``append_after``.
 
@@ -223,12 +310,22 @@ class LogWriter:
             The errors of ``append_many`` with ``atomic``.
         """
         payloads = [as_payload(each) for each in payloads]
+        attributes = self._attributes_of(len(payloads), keys, headers)
         with self._appending_many(len(payloads)):
             await self._expect_last(last)  # no other task runs from its end until the records are taken
             records, ids = self._checked(payloads, txids)
-            return await self._settled(self._take_many(records, ids, atomic=True) if records else [])
+            if not records:
+                return []
+            return await settled_positions(self._take_many(records, ids, attributes, atomic=True))
 
-    async def append_once(self, payload: bytes | bytearray | memoryview, *, txid: int) -> DLSN:
+    async def append_once(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        txid: int,
+        key: Buffer | None = None,
+        headers: Headers | None = None,
+    ) -> DLSN:
         """Write a record unless the log has one with this transaction id; return that record's position.
 
         The caller gives each record an id of its own, greater than those before. Then it may repeat an append
@@ -237,19 +334,20 @@ class LogWriter:
 
         Raises:
             TxidOutOfOrderError: The log has greater ids, and no record with this one that is not truncated.
-            TxidReusedError: The record with this id has another payload. Nothing was written.
+            TxidReusedError: The record with this id has another payload, key or headers. Nothing was written.
             The errors of ``append`` and ``outcome``.
         """
         with self._appending() as span:
             payload, txid = as_payload(payload), as_txid(txid)
+            attributes = self._attributes(key, headers)
             while self._machine.is_over_limit:
                 await self.wait_capacity()
             if txid > self._last_txid:
-                return _marked(span, await Pending(*self._take(payload, txid, waits=True)))
+                return _marked(span, await Pending(*self._take(payload, txid, attributes, waits=True)))
             found = await self._find(txid)
             if found is None:
                 raise TxidOutOfOrderError(self.log, txid, self._last_txid)
-            if not is_repeat_of(found, payload, self._opener):
+            if not is_repeat_of(found, payload, self._opener, attributes):
                 raise TxidReusedError(self.log, txid, found.dlsn)
             return _marked(span, found.dlsn)
 
@@ -274,17 +372,29 @@ class LogWriter:
         await self.flush()  # readers, and this call, see durable records only
         return await self._lookup.find_txid(txid)
 
-    def submit(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> Pending:
+    def submit(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        txid: int | None = None,
+        key: Buffer | None = None,
+        headers: Headers | None = None,
+    ) -> Pending:
         """Take one record without waiting. Await the result for the record's position.
 
         Call ``wait_capacity`` between submissions: it limits the memory in use.
 
+        Args: as ``append``.
+
         Raises:
+            ConfigError, ValueError: As ``append``; the record was not taken.
             RecordTooLongError, TxidOutOfOrderError, WriterOverloadedError, WriterClosedError: The record was
                 not taken.
             LogFencedError, LogWriteError: The writer has stopped; the record was not taken.
         """
-        return Pending(*self._take(payload, txid))
+        if key is None and headers is None:
+            return Pending(*self._take(payload, txid))
+        return Pending(*self._take(payload, txid, self._attributes(key, headers)))
 
     def _appending(self) -> AbstractContextManager[Span | None]:
         """Measure and trace an append of one record, if that is turned on; see ``Recorder.operation``."""
@@ -293,11 +403,22 @@ class LogWriter:
     def _appending_many(self, count: int) -> AbstractContextManager[Span | None]:
         return self._lookup.operation(APPEND_MANY, "append_many", operation_type="send", message_count=count)
 
-    def _submit_now(self, payload: bytes, txid: int | None) -> Pending | None:
-        """As ``append`` up to its wait for the outcome; None, with nothing taken, if it does more."""
+    def begin_append(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        txid: int | None = None,
+        key: Buffer | None = None,
+        headers: Headers | None = None,
+    ) -> Pending | None:
+        """As ``append`` up to its wait for the outcome; None, with nothing taken, if it has to do more.
+
+        For the faces without trio, whose callers wait in their own way; they call ``append`` then.
+        """
         if self._is_observed or self._machine.is_over_limit:
             return None
-        return Pending(*self._take(payload, txid, waits=True))
+        attributes = None if key is None and headers is None else self._attributes(key, headers)
+        return Pending(*self._take(payload, txid, attributes, waits=True))
 
     async def wait_capacity(self) -> None:
         """Return when fewer than ``bytes_in_flight_max`` bytes are in flight; at once if they are already.
@@ -305,9 +426,15 @@ class LogWriter:
         Also waits while a slow replica makes the ledger hold twice as many bytes.
 
         Raises:
-            LogFencedError, LogWriteError: The writer has stopped.
+            LogFencedError, LogWriteError: The writer has stopped, and is not reopened by itself.
         """
-        await self._shell.wait_capacity()
+        while True:
+            try:
+                return await self._shell.capacity.wait()
+            except WriteError as exc:
+                if self._reopener is None or not self._reopener.will_reopen(exc):
+                    raise
+            await self._reopener.wait_changed()
 
     async def flush(self) -> None:
         """Return when every record submitted before is durable, and visible to a reader that looks.
@@ -315,10 +442,15 @@ class LogWriter:
         If cancelled, the records are written all the same.
 
         Raises:
-            LogFencedError, LogWriteError: Some of the records are not durable; each has its own outcome.
+            LogFencedError, LogWriteError: Some of the records are not durable; each has its own outcome. Also
+                of records from before the writer was reopened, if no caller has got their errors.
         """
         self._lookup.counts[FLUSHES] += 1
         with self._lookup.operation(FLUSH):
+            if unseen := [batch for batch in self._machine.failed if not batch.error_was_seen]:
+                for batch in unseen:
+                    batch.error_was_seen = True
+                unseen[0].raise_error()
             if self._newest is None:
                 await trio.lowlevel.checkpoint()
                 return
@@ -385,7 +517,14 @@ class LogWriter:
             LogFencedError, LogWriteError: Some submitted record is not durable.
         """
         self._closing.set()
+        if self._reopener is not None:
+            self._reopener.close()
         await self._shell.aclose()
+
+    def reopener(self, store: MetadataStore) -> Reopener:
+        """What opens this writer again by itself; for ``operations.opening``, which runs its task."""
+        self._reopener = Reopener(lambda: self._shell, self.reopen, self._config, store)
+        return self._reopener
 
     async def reopen(self) -> None:
         """Take the log's lock again after the writer has stopped, and continue. Does nothing before that.
@@ -429,25 +568,28 @@ class LogWriter:
         if actual != last:
             raise PositionConflictError(self.log, last, actual)
 
-    @staticmethod
-    async def _settled(ranges: list[tuple[Batch, int, int]]) -> list[DLSN]:
-        """The positions of records once all are durable; else the error, with those that are."""
-        dlsns: list[DLSN] = []
-        for batch, slot, count in ranges:
-            if not batch.is_settled:
-                await wait_settled(batch)
-            if batch.error is not None:
-                try:
-                    batch.raise_error()
-                except WriteError as exc:
-                    exc.durable = tuple(dlsns)
-                    raise
-            seqno, entry_id = batch.segment_seqno, batch.entry_id
-            dlsns += [DLSN(seqno, entry_id, each) for each in range(slot, slot + count)]
-        return dlsns
+    def _attributes(self, key: Buffer | None, headers: Headers | None) -> bytes | None:
+        attributes = encode_attributes(key, headers)
+        if attributes is not None and not self._config.keys_and_headers:
+            raise not_taken(self.log)
+        return attributes
+
+    def _attributes_of(
+        self,
+        count: int,
+        keys: Iterable[Buffer | None] | None,
+        headers: Iterable[Headers | None] | None,
+    ) -> list[bytes | None] | None:
+        takes_any = bool(self._config.keys_and_headers)
+        return attributes_of(self.log, count, keys, headers, takes_any=takes_any)
 
     def _take(
-        self, payload: bytes | bytearray | memoryview, txid: int | None, *, waits: bool = False
+        self,
+        payload: bytes | bytearray | memoryview,
+        txid: int | None,
+        attributes: bytes | None = None,
+        *,
+        waits: bool = False,
     ) -> tuple[Batch, int]:
         """Take one record. ``waits``: the caller is about to wait for it."""
         machine = self._machine
@@ -465,31 +607,73 @@ class LogWriter:
                 txid = as_txid(txid)
             if not last_txid <= txid < TXID_MAX or txid < 0:
                 raise TxidOutOfOrderError(self.log, txid, last_txid)
-        if machine.waiting_bytes > self._submit_bytes_max:
+        # A caller that waits has looked at the lower limit before, in this step.
+        if not waits and machine.waiting_bytes > self._submit_bytes_max:
             raise WriterOverloadedError(self.log, machine.waiting_bytes, self._submit_bytes_max)
-        if self._sealer is not None:
-            payload = self._sealer.seal(payload, txid)
-        self._last_txid = txid
-        self._newest = taken = self._batcher.add(payload, txid)
+        if attributes is not None:
+            taken = self._add_with(payload, txid, attributes)
+        else:
+            if self._sealer is not None:
+                payload = self._sealer.seal(payload, txid)
+            taken = self._batcher.add(payload, txid)
+        self._last_txid, self._newest = txid, taken
         if waits:
             taken[0].is_wanted = True
         machine.pump(waits=waits)
         return taken
 
+    def _add_with(self, payload: bytes, txid: int, attributes: bytes) -> tuple[Batch, int]:
+        self._check_room(payload, attributes)
+        if self._sealer is not None:
+            payload, attributes = self._sealer.seal_with_attributes(payload, txid, attributes)
+        return self._batcher.add_with(payload, txid, attributes)
+
+    def _check_room(self, payload: bytes, attributes: bytes) -> None:
+        # The overhead of the payload counts already.
+        overhead = 0 if self._sealer is None or self._takes_large else OVERHEAD_BYTES_MAX
+        check_room(payload, attributes, self.payload_bytes_max - overhead)
+
+    @staticmethod
+    def _sealed(
+        sealer: PayloadSealer, payload: bytes, txid: int, attributes: bytes | None
+    ) -> tuple[bytes, bytes | None]:
+        if attributes is None:
+            return sealer.seal(payload, txid), None
+        return sealer.seal_with_attributes(payload, txid, attributes)
+
     def _take_many(
-        self, payloads: Sequence[bytes], txids: Sequence[int], *, atomic: bool
+        self,
+        payloads: Sequence[bytes],
+        txids: Sequence[int],
+        attributes: Sequence[bytes | None] | None = None,
+        *,
+        atomic: bool,
     ) -> list[tuple[Batch, int, int]]:
         machine = self._machine
         if machine.refusal is not None:
             raise machine.refusal.about(RecordOutcome.NOT_WRITTEN)
-        if self._sealer is not None:
+        if attributes is not None:
+            for payload, each in zip(payloads, attributes, strict=True):
+                if each is not None:
+                    self._check_room(payload, each)
+        if self._sealer is not None and attributes is None:
             payloads = [self._sealer.seal(*each) for each in zip(payloads, txids, strict=True)]
+        elif self._sealer is not None:
+            columns = zip(payloads, txids, attributes or (), strict=True)
+            sealed = [self._sealed(self._sealer, *each) for each in columns]
+            payloads, attributes = [each for each, _ in sealed], [each for _, each in sealed]
         is_large = self._takes_large and max(map(len, payloads)) > PAYLOAD_BYTES_MAX
-        if atomic and ((size_bytes := encoded_bytes(payloads)) > self._batcher.entry_bytes_max or is_large):
-            raise BatchTooLongError(self.log, len(payloads), size_bytes, self._batcher.entry_bytes_max)
+        if atomic:
+            size_bytes = encoded_bytes(payloads, attributes)
+            # The control record with the keys and headers obeys the limit of a record.
+            limit = self._batcher.entry_bytes_max if attributes is None else RECORD_BYTES_MAX
+            if size_bytes > limit or is_large:
+                raise BatchTooLongError(self.log, len(payloads), size_bytes, limit)
         self._last_txid = txids[-1]
         if atomic:
-            ranges = [self._batcher.add_together(payloads, txids)]
+            ranges = [self._batcher.add_together(payloads, txids, attributes)]
+        elif attributes is not None:
+            ranges = self._batcher.add_each(payloads, txids, attributes)
         elif is_large:
             ranges = self._batcher.add_mixed(payloads, txids)
         else:
@@ -524,3 +708,28 @@ def _marked(span: Span | None, dlsn: DLSN) -> DLSN:
     if span is not None:
         span.set_attribute(MESSAGE_ID, str(dlsn))
     return dlsn
+
+
+def prepare_many(writer: LogWriter, payloads: Sequence[bytes]) -> Callable[[], list[tuple[Batch, int, int]]]:
+    """Check records; return what takes them, for a sharded writer. No other task may run before that.
+
+    Raises: as ``LogWriter.append_many``; nothing was written.
+    """
+    records, txids = writer._checked(payloads, None)
+    return lambda: writer._take_many(records, txids, atomic=False)
+
+
+@asynccontextmanager
+async def closed_at_end(close: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Close a writer after the block. If that raised, or was cancelled, records already taken are still
+    written; the block's error is raised, not one of closing."""
+    try:
+        yield
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            try:
+                await close()
+            except DLogError:
+                pass
+        raise
+    await close()

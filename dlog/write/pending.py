@@ -11,8 +11,10 @@ from concurrent.futures import Future
 
 import trio
 
-from dlog.errors import RecordOutcome
+from dlog.errors import RecordOutcome, WriteError
 from dlog.write.batcher import Batch
+from ledger.pickling import ProcessBound
+from ledger.runtime.tasks.futures import settle
 from namespace.dlsn import DLSN
 
 
@@ -26,7 +28,24 @@ async def wait_settled(batch: Batch) -> None:
         await event.wait()
 
 
-class Pending:
+async def settled_positions(ranges: list[tuple[Batch, int, int]]) -> list[DLSN]:
+    """The positions of records once all are durable; else the error, with those that are."""
+    dlsns: list[DLSN] = []
+    for batch, slot, count in ranges:
+        if not batch.is_settled:
+            await wait_settled(batch)
+        if batch.error is not None:
+            try:
+                batch.raise_error()
+            except WriteError as exc:
+                exc.durable = tuple(dlsns)
+                raise
+        seqno, entry_id = batch.segment_seqno, batch.entry_id
+        dlsns += [DLSN(seqno, entry_id, each) for each in range(slot, slot + count)]
+    return dlsns
+
+
+class Pending(ProcessBound):
     """A submitted record. ``await`` it for its DLSN; several times, and also after a cancelled wait.
 
     Awaiting raises what ``LogWriter.append`` raises. Once the outcome is decided, it returns at once, without
@@ -74,11 +93,9 @@ class Pending:
 
 def settle_future(pending: Pending, future: Future[DLSN]) -> None:
     """Give a future the outcome of a settled record."""
-    if not future.set_running_or_notify_cancel():
-        return  # the caller cancelled the future
     try:
         dlsn = pending.dlsn
     except Exception as exc:
-        future.set_exception(exc)
+        settle(future, exc)
     else:
-        future.set_result(dlsn)
+        settle(future, dlsn)

@@ -10,24 +10,33 @@ from __future__ import annotations
 
 from dlog.encryption import PayloadOpener, sealed_with
 from dlog.errors import DecryptionError, EncryptionKeyError
+from dlog.format.attributes import encode_attributes
 from dlog.format.large_record import rest_of
 from dlog.format.record import Record
+from dlog.write.batcher import is_too_long
 
 
-def is_repeat_of(record: Record, payload: bytes, opener: PayloadOpener | None) -> bool:
-    """False if the record, as it is stored, has another payload.
+def is_repeat_of(
+    record: Record, payload: bytes, opener: PayloadOpener | None, attributes: bytes | None = None
+) -> bool:
+    """False if the record, as it is stored, has another payload, key or headers.
 
     Args:
+        attributes: The key and headers as ``encode_attributes`` returned them.
         record: Of a large record that was cut into entries the last part. Only this part is compared.
         opener: Decrypts the records of this log; None: the log's writer does not encrypt.
     """
     stored = record.payload
     if opener is not None:
         try:
-            stored = opener.open(stored, record.txid, record.dlsn)
+            record = opener.open_record(record)
+            stored = record.payload
         except (DecryptionError, EncryptionKeyError):
             # A part of a large record, a record from before encryption, or one with a key that is gone.
             return True
     elif sealed_with(stored) is not None:
         return True  # this writer has no key
-    return stored in (payload, rest_of(payload))
+    if encode_attributes(record.key, record.headers) != attributes:
+        return False
+    # The last part of a large record with attributes has no bytes of the payload.
+    return stored in (payload, rest_of(payload)) or (not stored and is_too_long(payload, attributes))

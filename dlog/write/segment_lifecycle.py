@@ -27,7 +27,7 @@ from dlog.errors import (
     EndOfStreamError,
     EntryFormatError,
     LogFencedError,
-    LogPromotedError,
+    LogMovedError,
     as_dlog_error,
     translated,
 )
@@ -50,14 +50,14 @@ from ledger.catalog.catalog import CommitLedger
 from ledger.client import LedgerClient
 from ledger.errors import LedgerClosedError, LedgerFencedError, NoSuchLedgerError
 from ledger.handle import ReadHandle, WriteHandle
-from ledger.metadata_store.errors import ConnectionLostError, NamespaceError, NodeExistsError, NoNodeError
-from ledger.metadata_store.store import Create, MetadataStore
+from ledger.metadata_store.errors import ConnectionLostError, MetadataError, NodeExistsError, NoNodeError
+from ledger.metadata_store.store import Create
 from ledger.runtime.statistics.tracing import Span
-from namespace import paths
 from namespace.dlsn import DLSN
 from namespace.heal_node import read_heals
 from namespace.log_identity import ensure_log_id
 from namespace.log_metadata import LogMetadata, next_segment_seqno
+from namespace.log_nodes import LogNodes
 from namespace.logs import open_log
 from namespace.retention_node import read_retention
 from namespace.segment_nodes import (
@@ -89,10 +89,8 @@ class SegmentLifecycle:
 
     def __init__(
         self,
-        store: MetadataStore,
+        nodes: LogNodes,
         client: LedgerClient,
-        namespace_path: str,
-        log: str,
         config: NamespaceConfig,
         *,
         first_segment_seqno: int,
@@ -100,9 +98,9 @@ class SegmentLifecycle:
         may_retain: Callable[[], Awaitable[bool]] | None = None,
         degraded_ensemble: bool = False,
     ) -> None:
-        self.log = log
+        self.log = nodes.name
         self._may_be_smaller = degraded_ensemble  # the ensemble of a new segment
-        self._store, self._client, self._namespace_path = store, client, namespace_path
+        self._nodes, self._client = nodes, client
         self._config, self._first_segment_seqno, self._wall_ms = config, first_segment_seqno, wall_ms
         self._may_retain = may_retain  # whether the log's retention may truncate it; None: always
         self._metadata: LogMetadata | None = None
@@ -143,30 +141,27 @@ class SegmentLifecycle:
         Raises: what ``ensure_log_id`` raises.
         """
         if wanted and not self._known.keeps_chain:
-            known = await with_identity(self._store, self._client, self._known, self._segments)
-            place = known.namespace_path, known.log_name
-            await ensure_log_id(self._store, *place, known.log_id, keeps_chain=True)
+            known = await with_identity(self._known, self._client, self._segments)
+            await ensure_log_id(self._nodes, known.log_id, keeps_chain=True)
             self._metadata = attrs.evolve(known, keeps_chain=True)
         return self._known.keeps_chain
 
-    async def refresh(self, *, for_promotion: bool = False) -> None:
+    async def refresh(self, *, closed_too: bool = False) -> None:
         """Read the log's nodes and segments. Call it only once, right after acquiring the lock.
 
         Args:
-            for_promotion: The log is closed by a promotion, which only completes what is in progress.
+            closed_too: Also if the log is closed, by a move that only completes what is in progress.
 
         Raises:
             LogNotFoundError, LogUnavailableError, LogMetadataError
             EndOfStreamError: The log is sealed.
-            LogPromotedError, PromotionError: A promotion has closed the log.
+            DLogError: The log is closed: it is being moved to another namespace, or was.
         """
         with translated(self.log, "opening it for writing"):
-            self._metadata = await open_log(
-                self._store, self._namespace_path, self.log, for_promotion=for_promotion
-            )
-            listed = await list_segments(self._store, self._namespace_path, self.log)
+            self._metadata = await open_log(self._nodes, closed_too=closed_too)
+            listed = await list_segments(self._nodes)
         self._segments = list(listed.segments)
-        if self._metadata.sealed and not for_promotion:
+        if self._metadata.sealed and not closed_too:
             raise EndOfStreamError(self.log)
 
     def operation(self, name: str, span: str) -> contextlib.AbstractContextManager[Span | None]:
@@ -207,7 +202,7 @@ class SegmentLifecycle:
             await self._recover(left)  # the reply was lost, and with it the only handle that writes to it
         self._begun = None
         # A ledger that an earlier writer left must be deleted once the node does not name it any more.
-        if self._known.allocated_ledger_id is not None or not self._client.is_in_session(self._store):
+        if self._known.allocated_ledger_id is not None or not self._client.is_in_session(self._nodes.store):
             return None
         started: list[LogSegment] = []
 
@@ -217,8 +212,8 @@ class SegmentLifecycle:
                 started.append(await self._started(ledger_id, first_txid, ledger))
             except (NodeExistsError, NoNodeError):
                 raise  # about the ledger
-            except NamespaceError as exc:
-                raise as_dlog_error(exc, self.log, "starting a segment") from exc
+            except MetadataError as exc:
+                raise as_dlog_error(exc, self.log, "starting a segment") from None
 
         with translated(self.log, "starting a segment"):
             handle = await self._create(commit, may_be_smaller=self._may_be_smaller)
@@ -242,13 +237,13 @@ class SegmentLifecycle:
             left_over = before.allocated_ledger_id
             try:
                 await self._transact(
-                    lambda: record_allocation(self._store, before, handle.ledger_id),
-                    paths.allocation_path(self._namespace_path, self.log),
+                    lambda: record_allocation(before, handle.ledger_id),
+                    self._nodes.allocation_path,
                     b"%d" % handle.ledger_id,
                 )
                 # An earlier writer created it and never used it. (Older Java releases allocate ahead.)
                 if left_over is not None:
-                    await delete_ledger(self._client, left_over, ReplacedAllocation(self._store, before))
+                    await delete_ledger(self._client, left_over, ReplacedAllocation(before))
             except BaseException:
                 handle.abandon()
                 raise
@@ -271,20 +266,12 @@ class SegmentLifecycle:
             return await self._started(handle.ledger_id, first_txid)
 
     async def _create(self, commit: CommitLedger | None = None, *, may_be_smaller: bool) -> WriteHandle:
-        config = self._config
-        assert config.digest_type is not None  # ``for_scheme`` set it
-        log_id = (await with_identity(self._store, self._client, self._known, self._segments)).log_id
+        log_id = (await with_identity(self._known, self._client, self._segments)).log_id
         self._metadata = attrs.evolve(self._known, log_id=log_id)
-        mark = LedgerMark(self._namespace_path, self.log, log_id)
-        return await self._client.create(
-            ensemble_size=config.ensemble_size,
-            write_quorum=config.write_quorum,
-            ack_quorum=config.ack_quorum,
-            digest_type=config.digest_type,
-            password=config.password,
-            custom=mark.custom | self._known.allocation_stamp,
-            may_be_smaller=may_be_smaller,
-            commit=commit,
+        mark = LedgerMark(self._nodes.namespace_path, self.log, log_id)
+        spec = self._config.ledger_spec(mark.custom | self._known.allocation_stamp)
+        return await self._client.create_from(
+            attrs.evolve(spec, may_be_smaller=may_be_smaller), commit=commit
         )
 
     async def _started(self, ledger_id: int, first_txid: int, ledger: Create | None = None) -> LogSegment:
@@ -297,7 +284,7 @@ class SegmentLifecycle:
         )
         sealing = first_txid == TXID_MAX
         await self._transact(
-            lambda: start_segment(self._store, self._known, segment, sealing=sealing, ledger=ledger),
+            lambda: start_segment(self._known, segment, sealing=sealing, ledger=ledger),
             self._path_of(segment),
             encode_segment(segment),
         )
@@ -316,7 +303,7 @@ class SegmentLifecycle:
             except LedgerClosedError:
                 pass  # closed already
             except LedgerFencedError as exc:
-                raise LogFencedError(self.log, str(exc)) from exc
+                raise LogFencedError(self.log, str(exc)) from None
 
     async def complete(
         self, segment: LogSegment, *, last_txid: int, record_count: int, last_dlsn: DLSN | None
@@ -345,7 +332,7 @@ class SegmentLifecycle:
         )
         with translated(self.log, "completing a segment"):
             await self._transact(
-                lambda: complete_segment(self._store, self._known, segment, completed),
+                lambda: complete_segment(self._known, segment, completed),
                 self._path_of(completed),
                 encode_segment(completed),
             )
@@ -361,9 +348,7 @@ class SegmentLifecycle:
         """
         async with self._turn:
             await self._settle()
-            listed = await mark_truncated(
-                self._store, self._namespace_path, self.log, first_kept, check=self._check_ours
-            )
+            listed = await mark_truncated(self._nodes, first_kept, check=self._check_ours)
             by_ledger = {segment.ledger_id: segment for segment in listed}
             self._segments = [by_ledger.get(each.ledger_id, each) for each in self._segments]
         return first_left(listed)
@@ -376,11 +361,10 @@ class SegmentLifecycle:
         """True if segments are marked as truncated, or the log has a rule of retention."""
         if purgeable(self._segments):
             return True
-        where = self._store, self._namespace_path, self.log
         with translated(self.log, "reading its retention and its heals"):
-            if await read_retention(*where) is not None:
+            if await read_retention(self._nodes) is not None:
                 return True
-            return any(each.given_up is not None for each in (await read_heals(*where)).heals)
+            return any(each.given_up is not None for each in (await read_heals(self._nodes)).heals)
 
     async def purge(self) -> tuple[LogSegment, ...]:
         """Apply the log's retention, then delete the segments marked as truncated; see ``space``."""
@@ -388,13 +372,10 @@ class SegmentLifecycle:
             may_retain = self._may_retain is None or await self._may_retain()
         if may_retain:
             now_ms = self._wall_ms()
-            await retain(
-                self._store, self._client, self._namespace_path, self.log, now_ms=now_ms, sizes=self._sizes
-            )
-        where = self._store, self._client, self._namespace_path, self.log
+            await retain(self._nodes, self._client, now_ms=now_ms, sizes=self._sizes)
         with translated(self.log, "deleting ledgers that a heal replaced"):
-            await delete_replaced(*where, now_ms=self._wall_ms())
-        return await purge_segments(*where)
+            await delete_replaced(self._nodes, self._client, now_ms=self._wall_ms())
+        return await purge_segments(self._nodes, self._client)
 
     async def recovered_end(self, segment: LogSegment) -> int:
         """Recover the segment's ledger; return its last entry id, -1 if it has none.
@@ -402,7 +383,7 @@ class SegmentLifecycle:
         Afterwards the ledger is closed: it holds the entries up to this one, and never gets another.
 
         Raises:
-            LogPromotedError: The ledger is deleted, since the log is in another namespace.
+            LogMovedError: The ledger is deleted, since the log is in another namespace.
         """
         with translated(self.log, f"recovering ledger {segment.ledger_id}"):
             try:
@@ -410,11 +391,11 @@ class SegmentLifecycle:
                     self._client, segment.ledger_id, self._config.password, recover=True
                 )
             except NoSuchLedgerError:
-                # A recovery deleted it as empty. Or the log was promoted and purged: then its entries are at
+                # A recovery deleted it as empty. Or the log was moved and purged: then its entries are at
                 # the target, and must not be written again.
                 try:
-                    await open_log(self._store, self._namespace_path, self.log)
-                except LogPromotedError as exc:
+                    await open_log(self._nodes)
+                except LogMovedError as exc:
                     if exc.is_purged:
                         raise
                 return -1
@@ -446,9 +427,9 @@ class SegmentLifecycle:
                     if last_entry_id >= 0:
                         last = await self._last_record(handle, segment)
             if last_entry_id < 0:
-                claim = NamedByLog(self._store, self._namespace_path, self.log, self._path_of(segment))
+                claim = NamedByLog(self._nodes, self._path_of(segment))
                 await delete_ledger(self._client, segment.ledger_id, claim)
-                await delete_segment(self._store, self._namespace_path, self.log, segment)
+                await delete_segment(self._nodes, segment)
                 self._segments = [each for each in self._segments if each.ledger_id != segment.ledger_id]
                 return
         txid, position, dlsn = last
@@ -465,7 +446,7 @@ class SegmentLifecycle:
                 try:
                     last = last_record_of(entry, enveloped=segment.enveloped)
                 except EntryFormatError as exc:
-                    raise CorruptLogError(self.log, dlsn, str(exc)) from exc
+                    raise CorruptLogError(self.log, dlsn, str(exc)) from None
                 if last is not None:
                     _, position, txid, slot_id = last
                     if txid == TXID_INVALID:
@@ -486,7 +467,7 @@ class SegmentLifecycle:
         return self._metadata
 
     def _path_of(self, segment: LogSegment) -> str:
-        return paths.segment_path(self._namespace_path, self.log, segment.name)
+        return self._nodes.segment_path(segment.name)
 
     async def _transact(self, commit: Callable[[], Awaitable[LogMetadata]], path: str, data: bytes) -> None:
         """Commit. If the reply is lost, the next call first finds out whether the transaction was applied."""
@@ -498,7 +479,7 @@ class SegmentLifecycle:
                 metadata = await commit()
             except ConnectionLostError:
                 raise
-            except (NamespaceError, DLogError):
+            except (MetadataError, DLogError):
                 self._uncertain = None
                 raise
             self._metadata, self._uncertain = metadata, None
@@ -517,15 +498,15 @@ class SegmentLifecycle:
         if uncertain is None:
             return False
         with translated(self.log, "finding out what a lost connection left"):
-            await self._store.sync(uncertain.path)
-            now = await open_log(self._store, self._namespace_path, self.log)
+            await self._nodes.store.sync(uncertain.path)
+            now = await open_log(self._nodes)
             try:
-                found: bytes | None = (await self._store.get(uncertain.path)).value
+                found: bytes | None = (await self._nodes.store.get(uncertain.path)).value
             except NoNodeError:
                 found = None
             if found == uncertain.data:
                 # The data names our ledger, or its completion by us: no other writer writes the same data.
-                listed = await list_segments(self._store, self._namespace_path, self.log)
+                listed = await list_segments(self._nodes)
                 if any(
                     after not in (before, before + 1)
                     for before, after in zip(uncertain.versions, _versions(now), strict=True)

@@ -13,7 +13,6 @@ hold the lock. Here the marks alone decide, so no lock is needed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
@@ -22,13 +21,14 @@ from dlog.errors import DLogError, LogFencedError, LogUnavailableError, translat
 from dlog.ownership import NamedByLog, delete_ledger
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchLedgerError
-from ledger.metadata_store.store import MetadataStore
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.runtime.tasks.task_errors import for_each
 from namespace.cursor_nodes import list_cursors
 from namespace.dlsn import DLSN
 from namespace.log_metadata import LogMetadata
+from namespace.log_nodes import LogNodes
 from namespace.logs import open_log
 from namespace.node_reads import READS_AT_ONCE
 from namespace.retention_node import read_retention
@@ -41,13 +41,11 @@ MARKED_AT_ONCE = 500  # segments in one transaction; ZooKeeper takes at most 1 M
 ROUND_S = 60.0  # between two rounds of a writer; records grow old while it is idle
 ATTEMPTS_MAX = 20  # to mark; each is lost to another client that changed the log meanwhile
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 async def mark_truncated(
-    store: MetadataStore,
-    namespace_path: str,
-    log: str,
+    log: LogNodes,
     first_kept: DLSN | Callable[[tuple[LogSegment, ...]], Awaitable[DLSN | None]],
     *,
     check: Callable[[LogMetadata], None] = lambda _: None,
@@ -66,32 +64,30 @@ async def mark_truncated(
         LogNotFoundError, LogMetadataError
         LogUnavailableError: The store is out of reach, or other clients changed the log at every attempt.
     """
-    with translated(log, "truncating it"):
+    with translated(log.name, "truncating it"):
         for _ in range(ATTEMPTS_MAX):
-            metadata = await open_log(store, namespace_path, log)
+            metadata = await open_log(log)
             check(metadata)
-            listed = (await list_segments(store, namespace_path, log)).segments
+            listed = (await list_segments(log)).segments
             first = first_kept if isinstance(first_kept, DLSN) else await first_kept(listed)
             changed = [] if first is None else marked_before(listed, first)
             try:
                 # Oldest first: after a failure in between, the marked segments are the beginning of the log.
                 for index in range(0, len(changed), MARKED_AT_ONCE):
-                    metadata = await set_truncation(store, metadata, changed[index : index + MARKED_AT_ONCE])
+                    metadata = await set_truncation(metadata, changed[index : index + MARKED_AT_ONCE])
             except LogFencedError:
                 continue  # another client truncated, purged or rolled the log since it was read
             by_ledger = {segment.ledger_id: segment for segment in changed}
             return tuple(by_ledger.get(each.ledger_id, each) for each in listed)
     raise LogUnavailableError(
-        f"log {log!r}, truncating it: other clients changed its segments {ATTEMPTS_MAX} times meanwhile;"
+        f"log {log.name!r}, truncating it: other clients changed its segments {ATTEMPTS_MAX} times meanwhile;"
         " try again"
     )
 
 
 async def retain(
-    store: MetadataStore,
+    log: LogNodes,
     client: LedgerClient,
-    namespace_path: str,
-    log: str,
     *,
     now_ms: int,
     sizes: dict[int, int] | None = None,
@@ -110,21 +106,21 @@ async def retain(
     sizes = {} if sizes is None else sizes
 
     async def find(segments: tuple[LogSegment, ...]) -> DLSN | None:
-        rule = await read_retention(store, namespace_path, log)
+        rule = await read_retention(log)
         if rule is None:
             return None
         if rule.size_bytes is not None:
             await _measure(client, segments, sizes)
-        cursors = await list_cursors(store, namespace_path, log) if rule.keep_unread else []
+        cursors = await list_cursors(log) if rule.keep_unread else []
         return first_retained(
             rule, segments, now_ms=now_ms, sizes=sizes, cursors=[each.position for each in cursors]
         )
 
-    with translated(log, "applying its retention"):
+    with translated(log.name, "applying its retention"):
         # First, because nearly all logs have no rule.
-        if await read_retention(store, namespace_path, log) is None:
+        if await read_retention(log) is None:
             return ()
-    return await mark_truncated(store, namespace_path, log, find)
+    return await mark_truncated(log, find)
 
 
 async def _measure(client: LedgerClient, segments: Sequence[LogSegment], sizes: dict[int, int]) -> None:
@@ -145,10 +141,8 @@ async def _measure(client: LedgerClient, segments: Sequence[LogSegment], sizes: 
 
 
 async def purge_segments(
-    store: MetadataStore,
+    log: LogNodes,
     client: LedgerClient,
-    namespace_path: str,
-    log: str,
     *,
     dry_run: bool = False,
     found_before: dict[int, LogSegment] | None = None,
@@ -166,21 +160,21 @@ async def purge_segments(
     Raises:
         LogNotFoundError, LogMetadataError, LogUnavailableError
     """
-    with translated(log, "purging it"):
-        listed = await list_segments(store, namespace_path, log)
+    with translated(log.name, "purging it"):
+        listed = await list_segments(log)
         found = purgeable(listed.segments)
         all_found = {} if found_before is None else found_before
         all_found.update({segment.ledger_id: segment for segment in found})
         for segment in [] if dry_run else found:
             # The ledger first. The next attempt finds a node without its ledger; it cannot find a ledger
             # without a node. Readers skip the node: it is marked.
-            claim = NamedByLog.as_segment(store, namespace_path, log, segment.name)
+            claim = NamedByLog.as_segment(log, segment.name)
             await delete_ledger(client, segment.ledger_id, claim)
             try:
-                await delete_segment(store, namespace_path, log, segment)
+                await delete_segment(log, segment)
             except LogFencedError as exc:
                 raise LogUnavailableError(
-                    f"log {log!r}, purging it: {exc.evidence}, so the log was deleted and created again;"
+                    f"log {log.name!r}, purging it: {exc.evidence}, so the log was deleted and created again;"
                     " try again"
                 ) from exc
     return tuple(all_found.values())

@@ -9,10 +9,11 @@ Records that callers only submit each take an entry of their own if they come mo
 acknowledged. With ``linger_ms``, an entry whose records no caller waits for is sent that long after the entry
 before, at the earliest. A record after a pause is sent at once, and so is a record that a caller waits for.
 
-Inside: the states (``writer_state``), the order and the time of sending, the rule of a roll, acknowledgements
-and failures, the batches of a writer that stops, counts.
-Not inside: performing the actions, waiting, timers, the lock (``writer_shell``), which records share an entry
-(``batcher``), entry ids and outcomes of one segment (``segment_writer``).
+Inside: the states (``writer_state``), the order and the time of sending, when a segment is rolled,
+acknowledgements and failures, the batches of a writer that stops, counts.
+Not inside: the actions (``actions``), performing them, waiting, the lock (``writer_shell``), timers
+(``writer_timers``), which records share an entry (``batcher``), entry ids, outcomes and limits of one segment
+(``segment_writer``).
 Always: records are sent in phase RUNNING only; nothing is sent to a segment before everything sent to the
 segment before it is durable and visible, so a crash leaves no hole in the log; a batch is written to another
 segment only after a recovery closed its ledger without it; the first failure of the ledger in use is the only
@@ -34,15 +35,26 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-import attrs
-
 from dlog.config import WriterConfig
 from dlog.errors import LogFencedError, RecordOutcome, WriteError
 from dlog.format.compression import Compression
 from dlog.format.hash_chain import CHAIN_RECORD_BYTES, ChainValue
-from dlog.format.record import CONTROL_PAYLOAD, POSITION_MAX
+from dlog.format.record import CONTROL_PAYLOAD
+from dlog.write.actions import (
+    END,
+    WAIT,
+    Action,
+    Begin,
+    Complete,
+    End,
+    Follow,
+    Recover,
+    Roll,
+    SegmentInUse,
+    Stop,
+)
 from dlog.write.batcher import Batch, Batcher
-from dlog.write.segment_writer import SegmentWriter
+from dlog.write.segment_writer import SegmentWriter, should_roll
 from dlog.write.writer_state import Intake, Phase, WriterEvent, following
 from ledger.errors import LedgerError
 from ledger.replication_asked import AskedReplication
@@ -51,110 +63,11 @@ from namespace.segments.segment import LogSegment
 if TYPE_CHECKING:
     from ledger.handle import WriteHandle
 
-# Half of the limit: records are written while a roll is prepared or tried again.
-RECORDS_MAX = POSITION_MAX // 2
-
 _RUNNING = Phase.RUNNING
 
 
-def should_roll(
-    *,
-    record_count: int,
-    size_bytes: int,
-    age_s: float,
-    segment_bytes_max: int | None,
-    segment_age_s_max: float | None,
-    lacks_bookies: bool = False,
-) -> bool:
-    """True if the segment reaches a limit: bytes, age, or ``RECORDS_MAX`` records. None means no limit.
-
-    A segment without a user record is never rolled. A segment is rolled long before its records need more
-    positions than the format can number.
-
-    Args:
-        lacks_bookies: It is on fewer bookies than asked, and a full ensemble is there.
-    """
-    if record_count == 0:
-        return False
-    if record_count >= RECORDS_MAX or lacks_bookies:
-        return True
-    if segment_bytes_max is not None and size_bytes >= segment_bytes_max:
-        return True
-    return segment_age_s_max is not None and age_s >= segment_age_s_max
-
-
-@attrs.frozen
-class SegmentInUse:
-    """A segment with its ledger."""
-
-    writer: SegmentWriter
-    handle: WriteHandle
-    segment: LogSegment
-    began_s: float
-    asked: AskedReplication | None
-    """What the segment's ledger should have, if it began on fewer bookies; else None."""
-
-
-@attrs.frozen
-class Begin:
-    """Begin a segment, and report it with ``begin``."""
-
-    first_txid: int
-
-
-@attrs.frozen
-class Roll:
-    """Make the ledger of the next segment, call ``roll``, and ``finish`` until it is True; then as Begin.
-
-    If the ledger cannot be made, report ``roll_later``.
-    """
-
-    in_use: SegmentInUse
-
-
-@attrs.frozen
-class Recover:
-    """Find out where the failed ledger ends, and report it with ``settle``."""
-
-    in_use: SegmentInUse
-    cause: BaseException
-
-
-@attrs.frozen
-class Complete:
-    """Close and complete the oldest segment that is not in use any more; then ``completed``."""
-
-    oldest: SegmentInUse
-
-
-@attrs.frozen
-class Follow:
-    """Find the log in the namespace that it was promoted to: ``moved``, then ``settle``. Or ``stop``."""
-
-    cause: LogFencedError
-
-
-@attrs.frozen
-class Stop:
-    """Call ``stop``: another writer has the log, and nothing is left to follow it for."""
-
-    cause: LogFencedError
-
-
-class Wait:
-    """Nothing to do now; ``Shell.wake`` says when to ask again."""
-
-
-class End:
-    """Nothing is left to do, now and later."""
-
-
-Action = Begin | Roll | Recover | Complete | Follow | Stop | Wait | End
-WAIT, END = Wait(), End()
-
-
 class Shell(Protocol):
-    """What the machine tells the code around it, while a call of the machine runs. None of it may raise."""
+    """The calls of the machine to the code around it, while a call of the machine runs. None may raise."""
 
     def wake(self) -> None:
         """``next_action`` may return another action than before."""
@@ -187,13 +100,14 @@ class WriterMachine:
         clock: Seconds; only differences count.
         last_txid, chain: At the end of the log's segments.
         failed_before: Batches of the writer before it was reopened.
-        can_follow: False for a log that cannot be promoted.
+        can_follow: False for a log that cannot move.
         """
         self._config, self._shell, self._clock, self._can_follow = config, shell, clock, can_follow
         self.batcher = Batcher(
             entry_bytes_target=config.entry_bytes_target,
             reserved_bytes=CHAIN_RECORD_BYTES if config.hash_chain else 0,
             on_wanted=self.pump,
+            clock=clock,
         )
         self.intake, self.phase = Intake.OPEN, Phase.OPENING
         self.refusal: WriteError | None = None  # why no record is taken; None while the intake is open
@@ -201,6 +115,7 @@ class WriterMachine:
         self.old: deque[SegmentInUse] = deque()  # durable and visible, to be completed; oldest first
         self.failed = list(failed_before)  # batches of records that are not written, or perhaps not
         self.callers_wait = False  # for capacity
+        self.wants_visible = False  # the shell was asked to ``send_if_last``, and has not begun to do so
         self.due_s = -math.inf  # before it, an entry that no caller waits for is not sent
         self._failure: BaseException | None = None  # of the ledger in use
         self._overtaken: LogFencedError | None = None
@@ -213,7 +128,9 @@ class WriterMachine:
         self._has_full_ensemble = False  # bookies for a whole ensemble are there, which the segment has not
         self._roll_not_before_s = -math.inf
         self._barren_since_s: float | None = None  # since when segments fail without an entry
+        self._wrote_before = False  # to the segments before the newest
         self._sent_before = (0, 0, 0)  # records, entries and bytes sent to the segments before the newest
+        self.not_written_count = self.unknown_count = 0  # records that were taken
         self.begun_count = self.degraded_count = self.roll_count = self.failure_count = 0
 
     # What is true now.
@@ -222,6 +139,16 @@ class WriterMachine:
     def stopped(self) -> WriteError | None:
         """Why nothing more is written; None unless the writer has stopped."""
         return self.refusal if self.intake is Intake.STOPPED else None
+
+    @property
+    def has_written(self) -> bool:
+        """True if a record of this writer became durable."""
+        return self._wrote_before or (self._newest is not None and self._newest.last_dlsn is not None)
+
+    @property
+    def has_failed_records(self) -> bool:
+        """True if a record was not written, or that is unknown."""
+        return self.not_written_count + self.unknown_count > 0
 
     @property
     def has_begun(self) -> bool:
@@ -240,6 +167,14 @@ class WriterMachine:
     def waiting_bytes(self) -> int:
         """Bytes of records that are neither durable nor failed."""
         return self._in_flight_bytes + self.batcher.size_bytes
+
+    @property
+    def oldest_pending_s(self) -> float:
+        """Seconds since the oldest record was taken that is neither durable nor failed; 0.0 without one."""
+        in_use = self.in_use  # another thread may ask
+        in_flight_s = math.inf if in_use is None else in_use.writer.oldest_since_s
+        since_s = min(in_flight_s, self.batcher.oldest_since_s)
+        return 0.0 if since_s == math.inf else max(self._clock() - since_s, 0.0)
 
     @property
     def is_full(self) -> bool:
@@ -274,8 +209,9 @@ class WriterMachine:
             return
         writer, window = in_use.writer, self._bytes_max
         has_sent = False
-        while (batcher.size_bytes or batcher) and self._in_flight_bytes < window:
-            batch = batcher.take(idle=writer.is_quiet and (not self._linger_s or self._is_due()))
+        while batcher.size_bytes and self._in_flight_bytes < window:
+            is_quiet = not writer.user_batches_in_flight  # records do not gather after a control record
+            batch = batcher.take(idle=is_quiet and (not self._linger_s or self._is_due()))
             if batch is None:
                 break
             if not self._submit(in_use, batch):
@@ -349,9 +285,12 @@ class WriterMachine:
         if self.phase is not _RUNNING:
             self._shell.wake()
             return
-        self.pump()
-        if writer.is_idle and writer.needs_commit:
-            self._shell.want_visible()
+        if self.batcher.size_bytes:
+            self.pump()
+        if writer.is_unseen:
+            if not self.wants_visible:
+                self.wants_visible = True
+                self._shell.want_visible()
             if not writer.was_wanted:
                 in_use.handle.hint_now()  # no caller is about to append again
         if self.intake is not Intake.OPEN or self._roll_is_due(in_use):
@@ -393,7 +332,7 @@ class WriterMachine:
         if (in_use := self.in_use) is None or self.phase is not _RUNNING:
             return True
         writer = in_use.writer
-        if not (writer.is_idle and writer.needs_commit):
+        if not writer.is_unseen:
             return True
         if writer.entry_count != seen_entries:
             return False
@@ -463,6 +402,7 @@ class WriterMachine:
         if self._newest is not None:
             # The segment before is at its end: its records are durable, and the rest waits in the batcher.
             self._chain = self._newest.durable_chain
+            self._wrote_before = self.has_written
         self._sent_before = self.sent
         writer = self._newest = SegmentWriter(
             segment.segment_seqno, segment.ledger_id, segment.first_txid, codec, self._chain
@@ -484,17 +424,16 @@ class WriterMachine:
 
     def roll_is_due(self) -> bool:
         """True if the segment in use has reached a limit, whatever bookies there are."""
-        return self.in_use is not None and self._should_roll(self.in_use, lacks_bookies=False)
+        return self.in_use is not None and self._has_reached_limit(self.in_use, lacks_bookies=False)
 
     def _roll_is_due(self, in_use: SegmentInUse) -> bool:
         return (
-            in_use.writer.position > 0
-            and self.intake is Intake.OPEN
-            and self._should_roll(in_use, lacks_bookies=self._has_full_ensemble)
+            self.intake is Intake.OPEN
+            and self._has_reached_limit(in_use, lacks_bookies=self._has_full_ensemble)
             and self._clock() >= self._roll_not_before_s
         )
 
-    def _should_roll(self, in_use: SegmentInUse, *, lacks_bookies: bool) -> bool:
+    def _has_reached_limit(self, in_use: SegmentInUse, *, lacks_bookies: bool) -> bool:
         age_s_max = self._config.segment_age_s_max
         return should_roll(
             record_count=in_use.writer.position,
@@ -584,12 +523,12 @@ class WriterMachine:
         return now_s - self._barren_since_s >= self._config.retry_timeout_s
 
     def overtaken(self, cause: LogFencedError) -> None:
-        """Another program has changed the log: a writer that took it, or a promotion."""
+        """Another program has changed the log: a writer that took it, or a move."""
         self._overtaken = cause
         self._shell.wake()
 
     def moved(self) -> list[SegmentInUse]:
-        """The log is found elsewhere. Return the segments to abandon: the promotion completes them.
+        """The log is found elsewhere. Return the segments to abandon: who moves the log completes them.
 
         The segment in use, if there is one, is not among them: it is recovered.
         """
@@ -625,6 +564,7 @@ class WriterMachine:
         """
         if self.intake is not Intake.STOPPED:
             self.refusal = error
+        self._bytes_max = 0  # so ``append`` asks ``wait_capacity``, as for every reason to wait
         self._enter(WriterEvent.STOP)
         self._drop()
         self._shell.wake()
@@ -633,6 +573,7 @@ class WriterMachine:
         """Stop at once and abandon the ledger in use. The outcome of records in flight stays unknown."""
         if self.intake is not Intake.STOPPED:
             self.refusal = error
+        self._bytes_max = 0
         self._enter(WriterEvent.GIVE_UP)
         self._drop()
         in_use, self.in_use, self._failure = self.in_use, None, None
@@ -655,6 +596,10 @@ class WriterMachine:
         assert self.refusal is not None  # the callers have stopped the writer
         if batch.txids:
             self.failed.append(batch)
+            if outcome is RecordOutcome.UNKNOWN:
+                self.unknown_count += len(batch.txids)
+            else:
+                self.not_written_count += len(batch.txids)
         batch.failed(self.refusal.about(outcome))
 
     def _enter(self, *events: WriterEvent) -> None:

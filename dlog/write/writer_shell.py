@@ -1,11 +1,12 @@
 """The tasks of a log's writer: they perform what its machine decides.
 
-Inside: the one task that begins, rolls, recovers and completes segments, and follows a promotion; the watch
-of the lock; timers; callers that wait for capacity and visibility; stopping and ending; the events in the
-life of segments (``docs/events.md``).
-Not inside: what to do next, and what is sent (``writer_machine``), the API (``log_writer``), transactions and
-ledgers of segments (``segment_lifecycle``), acquiring the lock (``opening``).
-Always: only ``run`` changes which segment is in use; a lock that a promotion replaced before it was lost is
+Inside: the one task that begins, rolls, recovers and completes segments, and follows a log that moves; the
+watch of the lock; callers that wait for visibility; stopping and ending; the events in the life of segments
+(``docs/events.md``).
+Not inside: what to do next, and what is sent (``writer_machine``), its times (``writer_timers``), waiting for
+capacity (``capacity``), the API (``log_writer``), transactions and ledgers of segments
+(``segment_lifecycle``), acquiring the lock (``opening``).
+Always: only ``run`` changes which segment is in use; a lock that a move replaced before it was lost is
 no loss; the lock is released after every record has its outcome.
 
 Source: DistributedLog, BKAbstractLogWriter.java, BKLogWriteHandler.java (docs/stream-format.md 4.4 to 4.9).
@@ -13,7 +14,6 @@ Source: DistributedLog, BKAbstractLogWriter.java, BKLogWriteHandler.java (docs/s
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TypeVar, assert_never
@@ -27,7 +27,7 @@ from dlog.errors import (
     DLogError,
     LogFencedError,
     LogLockLostError,
-    LogPromotedError,
+    LogMovedError,
     LogUnavailableError,
     LogWriteError,
     NamespaceLostError,
@@ -40,14 +40,8 @@ from dlog.errors import (
     error_of_system,
 )
 from dlog.format.hash_chain import ChainValue
-from dlog.format.record import KEEP_ALIVE_PAYLOAD
 from dlog.retry_policy import RetryPolicy
-from dlog.write.batcher import Batch
-from dlog.write.full_ensemble import FullEnsembleWatch, report_degraded
-from dlog.write.pending import wait_settled
-from dlog.write.segment_lifecycle import SegmentLifecycle
-from dlog.write.space import Purger
-from dlog.write.writer_machine import (
+from dlog.write.actions import (
     Action,
     Begin,
     Complete,
@@ -58,24 +52,33 @@ from dlog.write.writer_machine import (
     SegmentInUse,
     Stop,
     Wait,
-    WriterMachine,
 )
+from dlog.write.batcher import Batch
+from dlog.write.capacity import Capacity
+from dlog.write.full_ensemble import FullEnsembleWatch, report_degraded
+from dlog.write.pending import wait_settled
+from dlog.write.segment_lifecycle import SegmentLifecycle
+from dlog.write.space import Purger
+from dlog.write.writer_machine import WriterMachine
 from dlog.write.writer_state import Intake, Phase
+from dlog.write.writer_timers import WriterTimers
+from ledger.causes import with_hidden_cause
 from ledger.errors import LedgerError
 from ledger.handle import WriteHandle
 from ledger.metadata_store.lock import DistributedLock
 from ledger.metadata_store.store import SessionState
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import first_line, report_contained
 from ledger.runtime.tasks.task_errors import first_error
 from namespace.dlsn import DLSN
 from namespace.segments.segment import LogSegment
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 
-# The log's segments and its lock in the namespace that it was promoted to; None if it was not.
+# The log's segments and its lock in the namespace that it was moved to; None if it was not.
 FollowLog = Callable[[], Awaitable[tuple[SegmentLifecycle, DistributedLock] | None]]
 
 
@@ -103,13 +106,14 @@ class WriterShell:
         bookies_timeout_s: How long the first segment waits for enough bookies, if that is shorter than the
             retry timeout; None: as long as that.
         failed_before: Batches of the writer before it was reopened; ``aclose`` raises their errors, too.
-        follow: Called when another program has changed the log; None for a log that cannot be promoted.
+        follow: Called when another program has changed the log; None for a log that cannot move.
         """
         self.log, self.last_txid_before = log, last_txid
         self.machine = WriterMachine(
             config,
             self,
-            clock=trio.current_time,
+            # Not ``trio.current_time``, which fails outside of the run: faces in other threads ask, too.
+            clock=trio.lowlevel.current_clock().current_time,
             last_txid=last_txid,
             chain=chain,
             failed_before=failed_before,
@@ -126,9 +130,11 @@ class WriterShell:
         self._ended, self._scope = trio.Event(), trio.CancelScope()
         self._changed = trio.Event()  # pulsed after a recovery, after a move, and when the writer stops
         self._lock_replaced, self._is_released = trio.Event(), False
-        self._capacity, self._capacity_waits, self._waits = trio.Event(), 0, 0
-        self._ledger_waits: set[trio.CancelScope] = set()  # of callers that wait for a slow replica
-        self._holds, self._visibility_wanted = trio.Event(), trio.Event()
+        self.timers = WriterTimers(self.machine, config)
+        self.capacity = Capacity(self.machine, config.bytes_in_flight_max)
+        # Its calls for each append go there without a step between.
+        self.want_visible, self.hold = self.timers.want_visible, self.timers.hold
+        self.free_capacity = self.capacity.free
         self._full_ensemble = FullEnsembleWatch(self.machine.full_ensemble_is_there)
         self.purger = Purger(log, lambda: self._lifecycle.purge(), lambda: self._lifecycle.has_garbage())
 
@@ -136,17 +142,6 @@ class WriterShell:
 
     def wake(self) -> None:
         self._work.set()
-
-    def want_visible(self) -> None:
-        self._visibility_wanted.set()
-
-    def hold(self) -> None:
-        self._holds.set()
-
-    def free_capacity(self) -> None:
-        if self.machine.waiting_bytes <= self._config.bytes_in_flight_max // 2:
-            self._capacity.set()
-            self._capacity = trio.Event()
 
     # For people.
 
@@ -172,7 +167,7 @@ class WriterShell:
             names.SEGMENTS_DEGRADED: machine.degraded_count,
             names.SEGMENTS_ROLLED: machine.roll_count,
             names.SEGMENTS_FAILED: machine.failure_count,
-            names.CAPACITY_WAITS: self._waits,
+            names.CAPACITY_WAITS: self.capacity.wait_count,
             names.LOCKS_LOST: int(isinstance(machine.stopped, LogLockLostError)),
             names.WRITERS_OPENED: 1,
         }
@@ -335,19 +330,19 @@ class WriterShell:
             if isinstance(known, DiskFullError):  # the next segment would meet the same
                 self._stop(self._write_error(known), cause)
         last_entry_id = await self._settle(in_use, self._lifecycle, even_if_stopped=True)
-        if last_entry_id is None or machine.stopped is not None:
+        if last_entry_id is None:
             return
         if machine.is_barren_for_too_long(last_entry_id):
             evidence = f"no segment took a record for {self._config.retry_timeout_s:g} s: {cause}"
             self._stop(LogWriteError(self.log, evidence, RecordOutcome.NOT_WRITTEN), cause)
             return
+        # A writer that has stopped gets no further: each step asks first.
         while machine.old:
             await self._persistently(lambda: self._complete(machine.old[0], raising=True))
         # Another writer may have fenced the ledger and taken the log. This call finds out, or starting the
         # next segment does: both are conditional on what this writer knows, and raise LogFencedError.
         await self._persistently(lambda: self._lifecycle.settle_own(in_use.segment))
-        if not self.lock.held:
-            await self._persistently(self._check_held)
+        await self._persistently(self._check_held)
 
     async def _settle(
         self, in_use: SegmentInUse, lifecycle: SegmentLifecycle, *, even_if_stopped: bool = False
@@ -360,7 +355,8 @@ class WriterShell:
             )
         except DLogError as exc:
             # Also an error that no retry mends, such as damaged ledger metadata: the end stays unknown.
-            self._give_up(exc.message if isinstance(exc, WriteError) else str(exc), exc)
+            reason = exc.message if isinstance(exc, WriteError) else str(exc)
+            self._give_up(exc.evidence if isinstance(exc, LogWriteError) else reason, exc)
             return None
         if self.machine.in_use is not in_use:
             return None  # an error in another task has given it up
@@ -374,7 +370,7 @@ class WriterShell:
             raise LogUnavailableError(f"log {self.log!r}: out of touch with the metadata store")
 
     async def _follow_or_stop(self, fenced: LogFencedError) -> None:
-        """Continue in the namespace that the log was promoted to. Stop if another writer has the log."""
+        """Continue in the namespace that the log was moved to. Stop if another writer has the log."""
         assert self._follow is not None  # else the machine says Stop
         machine = self.machine
         try:
@@ -386,7 +382,7 @@ class WriterShell:
             self._lifecycle, self.lock = found
             self._lock_replaced.set()
             self._lock_replaced = trio.Event()
-            # What is in flight is in ledgers that the promotion has fenced. It completes them.
+            # What is in flight is in ledgers that were fenced for the move, which completes them.
             for each in machine.moved():
                 each.handle.abandon()
             if self._spare is not None:
@@ -423,7 +419,7 @@ class WriterShell:
         except NamespaceLostError as exc:
             # The lock belongs to this session. The task that watches it may notice a moment later.
             is_over = self.lock.session.state is SessionState.EXPIRED
-            raise self._lock_loss() if is_over else self._write_error(exc) from exc
+            raise self._lock_loss() if is_over else self._write_error(exc) from None
 
     def _timeout_s(self, error: LogUnavailableError) -> float:
         # Bookies that this writer has used may return. A cluster that was too small from the start does not
@@ -434,16 +430,16 @@ class WriterShell:
     # The tasks beside it.
 
     async def serve(
-        self, *, purge: bool, wait_promoted: Callable[[], Awaitable[None]] = trio.sleep_forever
+        self, *, purge: bool, wait_moved: Callable[[], Awaitable[None]] = trio.sleep_forever
     ) -> None:
         """Run the tasks beside ``run`` until ``end`` is called; for a task."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._guarded, self.keep_time)
+            nursery.start_soon(self._guarded, self.timers.run)
             nursery.start_soon(self._guarded, self.watch_lock)
             nursery.start_soon(self._guarded, self._full_ensemble.run)
             if self._follow is not None:
                 # At once, also with nothing to write: no other writer gets the lock there first.
-                nursery.start_soon(self._guarded, partial(self.follow_promotion, wait_promoted))
+                nursery.start_soon(self._guarded, partial(self.follow_move, wait_moved))
             if purge:
                 nursery.start_soon(self.purger.run)
             await self._ended.wait()
@@ -456,40 +452,6 @@ class WriterShell:
         except Exception as exc:
             report_contained("writer of a log", exc)
             self._give_up_by(exc)
-
-    async def keep_time(self) -> None:
-        """Send what is due at a time: records that were held, and control records; for a task."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.send_held)
-            nursery.start_soon(self._keep_visible)
-            if self._config.keep_alive_s is not None:
-                nursery.start_soon(self._keep_alive, self._config.keep_alive_s)
-
-    async def send_held(self) -> None:
-        """Send records when the time is over for which they wait for others; for a task."""
-        while True:
-            await self._holds.wait()
-            await trio.sleep_until(self.machine.due_s)
-            self._holds = trio.Event()  # entries that were sent since may have moved the time
-            self.machine.pump()
-
-    async def _keep_visible(self) -> None:
-        """Send a control record when the last records stay the last for the configured delay."""
-        while True:
-            await self._visibility_wanted.wait()
-            in_use = self.machine.in_use
-            seen = None if in_use is None else in_use.writer.entry_count
-            await trio.sleep(self._config.visibility_delay_ms / 1000)
-            self._visibility_wanted = trio.Event()
-            if not self.machine.send_if_last(seen):
-                self._visibility_wanted.set()
-
-    async def _keep_alive(self, interval_s: float) -> None:
-        """Send a control record whenever nothing was sent for this long."""
-        seen: tuple[int, int] | None = None  # the ledger and its entries half an interval ago
-        while True:
-            await trio.sleep(interval_s / 2)
-            seen = self.machine.send_if_silent(seen, KEEP_ALIVE_PAYLOAD)
 
     async def watch_lock(self) -> None:
         """Stop the writer when its present lock is lost; not if the writer releases it; for a task."""
@@ -524,10 +486,10 @@ class WriterShell:
             return LogLockLostError(self.log, "the session with the metadata store expired")
         return LogLockLostError(self.log, "the lock's node was deleted")
 
-    async def follow_promotion(self, wait_promoted: Callable[[], Awaitable[None]]) -> None:
+    async def follow_move(self, wait_moved: Callable[[], Awaitable[None]]) -> None:
         """Follow the log to another namespace as soon as it is handed over; for a task."""
-        await wait_promoted()
-        self.machine.overtaken(LogFencedError(self.log, "it was promoted"))
+        await wait_moved()
+        self.machine.overtaken(LogFencedError(self.log, "it was moved to another namespace"))
 
     def request_purge(self) -> None:
         """Delete truncated segments soon, if the writer is configured so."""
@@ -536,30 +498,11 @@ class WriterShell:
 
     # What callers wait for.
 
-    async def wait_capacity(self) -> None:
-        """Return when the writer is below its limits; raise the reason if it has stopped."""
-        machine = self.machine
-        self._waits += machine.is_over_limit
-        while machine.is_over_limit and machine.stopped is None:
-            in_use = machine.in_use
-            if in_use is None or machine.is_full or machine.phase not in (Phase.RUNNING, Phase.ROLLING):
-                self._capacity_waits += 1
-                machine.callers_wait = True
-                try:
-                    await self._capacity.wait()
-                finally:
-                    self._capacity_waits -= 1
-                    machine.callers_wait = self._capacity_waits > 0
-            else:
-                # Returns also when the ledger fails. Then the phase changes, and a recovery frees capacity.
-                with trio.CancelScope() as scope:
-                    self._ledger_waits.add(scope)
-                    try:
-                        await in_use.handle.wait_bytes_in_flight_below(machine.ledger_bytes_max)
-                    finally:
-                        self._ledger_waits.discard(scope)
-        if machine.stopped is not None:
-            raise machine.stopped.about(machine.stopped.outcome)
+    async def wait_stopped(self) -> WriteError | None:
+        """Return the reason when the writer has stopped; None once it is closed."""
+        while (stopped := self.machine.stopped) is None and not self.finished.is_set():
+            await self._changed.wait()
+        return stopped
 
     async def make_visible(self, batch: Batch) -> None:
         """Return when a reader that looks now sees the durable batch; raise if the writer has stopped."""
@@ -584,9 +527,9 @@ class WriterShell:
             lifecycle = self._lifecycle
             try:
                 first_left = await lifecycle.truncate(first_kept)
-            except LogPromotedError:
+            except LogMovedError:
                 if lifecycle is self._lifecycle:
-                    self.machine.overtaken(LogFencedError(self.log, "it was promoted"))
+                    self.machine.overtaken(LogFencedError(self.log, "it was moved to another namespace"))
                     await self._changed.wait()
             else:
                 self.request_purge()
@@ -607,7 +550,8 @@ class WriterShell:
         """Send nothing more; see ``WriterMachine.stop``."""
         self._report_stop(error, cause)
         self.machine.stop(error)
-        self._release_callers()
+        self.capacity.release()
+        self._pulse()
 
     def _give_up(self, evidence: str, cause: BaseException | None = None) -> None:
         """Stop and abandon the ledger in use. The outcome of records in flight stays unknown."""
@@ -615,7 +559,8 @@ class WriterShell:
         error = kind(self.log, evidence)
         self._report_stop(error, cause)
         self.machine.give_up(error)
-        self._release_callers()
+        self.capacity.release()
+        self._pulse()
 
     def _give_up_by(self, error: Exception) -> None:
         cause = first_error(error)
@@ -624,15 +569,11 @@ class WriterShell:
     def _report_stop(self, error: WriteError, cause: BaseException | None) -> None:
         if self.machine.stopped is None:
             if cause is not None and cause is not error:
-                error.__cause__ = error_of_system(cause) or cause
+                with_hidden_cause(error, cause)  # the message has it
+                if (system := error_of_system(cause)) is not None:
+                    error.__cause__ = system
             extra = event("writer.stopped", log=self.log, error=error)
             logger.info("the writer has stopped: %s", error, extra=extra)
-
-    def _release_callers(self) -> None:
-        self._capacity.set()
-        for scope in self._ledger_waits:
-            scope.cancel()
-        self._pulse()
 
     # The end.
 

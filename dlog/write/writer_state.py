@@ -45,7 +45,7 @@ from types import MappingProxyType
 
 
 class Intake(enum.Enum):
-    """What happens to a record that a caller gives."""
+    """The state that decides what happens to a record that a caller gives."""
 
     OPEN = "it is taken"
     CLOSING = "it is refused; those that were taken are written"
@@ -53,7 +53,7 @@ class Intake(enum.Enum):
 
 
 class Phase(enum.Enum):
-    """What happens to the records that were taken."""
+    """The state that decides what happens to the records that were taken."""
 
     OPENING = "no segment is in use; records gather until there is one"
     RUNNING = "they are sent to the segment in use"

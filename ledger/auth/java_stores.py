@@ -48,7 +48,7 @@ _JKS_KEY_BYTES_MAX = 1 << 16  # RSA with 16,384 bits needs 10,000
 _SUN_PROTECTION = bytes.fromhex("060a2b060104012a02110101")
 
 
-class StoreError(ValueError):
+class KeyStoreError(ValueError):
     """A store cannot be used. The message names the file and the remedy."""
 
 
@@ -80,20 +80,20 @@ def read_store(path: Path, password: str | None, *, named_by: SecretOf | None = 
         try:
             content = load_secret(path, named_by, bytes_max=STORE_BYTES_MAX).content
         except SecretFileError as exc:
-            raise StoreError(str(exc)) from None
+            raise KeyStoreError(str(exc)) from None
     return _read(path, content, password)
 
 
 def _read(path: Path, content: bytes, password: str | None, *, is_trust_store: bool = False) -> JavaStore:
     if len(content) > STORE_BYTES_MAX:
-        raise StoreError(f"{path} has more than {STORE_BYTES_MAX} bytes")
+        raise KeyStoreError(f"{path} has more than {STORE_BYTES_MAX} bytes")
     if content.startswith(b"-----BEGIN"):
-        raise StoreError(f"{path} is PEM, not a key store of Java; set its type to PEM")
+        raise KeyStoreError(f"{path} is PEM, not a key store of Java; set its type to PEM")
     read = _read_jks if content.startswith(_MAGIC) else _read_pkcs12
     try:
         return read(content, password, is_trust_store=is_trust_store)
-    except StoreError as exc:
-        raise StoreError(f"{path}: {exc}") from None
+    except KeyStoreError as exc:
+        raise KeyStoreError(f"{path}: {exc}") from None
 
 
 def _read_pkcs12(content: bytes, password: str | None, *, is_trust_store: bool = False) -> JavaStore:
@@ -101,17 +101,17 @@ def _read_pkcs12(content: bytes, password: str | None, *, is_trust_store: bool =
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
-        raise StoreError(MISSING) from None
+        raise KeyStoreError(MISSING) from None
     try:
         KeyWork(content).check(needs_mac=True)
     except KeyWorkError as exc:
-        raise StoreError(f"{exc} {_REMEDY}" if exc.is_too_much else str(exc)) from None
+        raise KeyStoreError(f"{exc} {_REMEDY}" if exc.is_too_much else str(exc)) from None
     except ValueError:
-        raise StoreError(_UNREADABLE) from None
+        raise KeyStoreError(_UNREADABLE) from None
     try:
         found = pkcs12.load_pkcs12(content, None if password is None else password.encode())
     except ValueError:  # its message does not say more
-        raise StoreError(_UNREADABLE) from None
+        raise KeyStoreError(_UNREADABLE) from None
     pem = serialization.Encoding.PEM
     if is_trust_store and found.key is not None:
         # Java marks the entries to trust in an attribute that cryptography does not show. It names them by
@@ -128,7 +128,7 @@ def _read_pkcs12(content: bytes, password: str | None, *, is_trust_store: bool =
     if found.key is None:
         return JavaStore(None, (), tuple(others))
     if found.cert is None:
-        raise StoreError("it has a key without its certificate")
+        raise KeyStoreError("it has a key without its certificate")
     key = found.key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     # Which of the others are trusted is in an attribute that cryptography does not show.
     return JavaStore(key.decode(), (found.cert.certificate.public_bytes(pem).decode(), *others), ())
@@ -142,7 +142,7 @@ class _Reader:
 
     def take(self, size: int) -> bytes:
         if not 0 <= size <= len(self._content) - self._at:
-            raise StoreError("it ends in the middle of an entry")
+            raise KeyStoreError("it ends in the middle of an entry")
         self._at += size
         return self._content[self._at - size : self._at]
 
@@ -155,23 +155,23 @@ class _Reader:
 
     def certificate(self, version: int) -> str:
         if version == 2 and self.text() != b"X.509":
-            raise StoreError("it has a certificate of another type than X.509")
+            raise KeyStoreError("it has a certificate of another type than X.509")
         return ssl.DER_cert_to_PEM_cert(self.take(self.number()))
 
 
 def _read_jks(content: bytes, password: str | None, *, is_trust_store: bool = False) -> JavaStore:
     if password is None:
-        raise StoreError("a JKS store needs its password")
+        raise KeyStoreError("a JKS store needs its password")
     secret = password.encode("utf-16-be")
     body, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
     expected = hashlib.sha1(secret + b"Mighty Aphrodite" + body, usedforsecurity=False).digest()
     if not hmac.compare_digest(digest, expected):
-        raise StoreError("the password is wrong, or the JKS store is damaged")
+        raise KeyStoreError("the password is wrong, or the JKS store is damaged")
     reader = _Reader(body)
     reader.take(len(_MAGIC))
     version, count = reader.number(), reader.number()
     if version not in (1, 2) or count > _ENTRIES_MAX:
-        raise StoreError(f"JKS version {version} with {count} entries is not supported")
+        raise KeyStoreError(f"JKS version {version} with {count} entries is not supported")
     keys: list[tuple[str, tuple[str, ...]]] = []
     trusted: list[str] = []
     for _ in range(count):
@@ -189,11 +189,11 @@ def _read_jks(content: bytes, password: str | None, *, is_trust_store: bool = Fa
             else:
                 keys.append((key, chain))
         else:
-            raise StoreError(f"an entry of kind {tag} is not supported")
+            raise KeyStoreError(f"an entry of kind {tag} is not supported")
     if len(keys) > 1:
-        raise StoreError(f"it has {len(keys)} keys; keep one in it")
+        raise KeyStoreError(f"it has {len(keys)} keys; keep one in it")
     if keys and not keys[0][1]:
-        raise StoreError("it has a key without its certificate")
+        raise KeyStoreError("it has a key without its certificate")
     if not keys:
         return JavaStore(None, (), tuple(trusted))
     return JavaStore(keys[0][0], keys[0][1], tuple(trusted))
@@ -202,17 +202,17 @@ def _read_jks(content: bytes, password: str | None, *, is_trust_store: bool = Fa
 def _unprotect(protected: bytes, secret: bytes) -> str:
     """The key in PEM from an EncryptedPrivateKeyInfo of Sun's own protection."""
     if len(protected) > _JKS_KEY_BYTES_MAX:
-        raise StoreError(f"its key has {len(protected)} bytes; at most {_JKS_KEY_BYTES_MAX} are allowed")
+        raise KeyStoreError(f"its key has {len(protected)} bytes; at most {_JKS_KEY_BYTES_MAX} are allowed")
     at = protected.find(_SUN_PROTECTION)
     if not 0 <= at <= 16:
-        raise StoreError("its key is protected in an unknown way")
+        raise KeyStoreError("its key is protected in an unknown way")
     # AlgorithmIdentifier ends with NULL; an OCTET STRING follows.
     at += len(_SUN_PROTECTION)
     if protected[at : at + 2] == b"\x05\x00":
         at += 2
     content = _der_content(protected, at, 0x04)
     if len(content) <= 2 * _DIGEST_BYTES:
-        raise StoreError("its key is damaged")
+        raise KeyStoreError("its key is damaged")
     salt, encrypted, digest = content[:20], content[20:-20], content[-20:]
     stream = b""
     block = salt
@@ -221,14 +221,14 @@ def _unprotect(protected: bytes, secret: bytes) -> str:
         stream += block
     plain = bytes(a ^ b for a, b in zip(encrypted, stream, strict=False))
     if not hmac.compare_digest(hashlib.sha1(secret + plain, usedforsecurity=False).digest(), digest):
-        raise StoreError("the password of its key differs from the password of the store")
+        raise KeyStoreError("the password of its key differs from the password of the store")
     return ssl.DER_cert_to_PEM_cert(plain).replace("CERTIFICATE-----", "PRIVATE KEY-----")
 
 
 def _der_content(data: bytes, at: int, tag: int) -> bytes:
     """The content of the DER element at ``at``, which must have this tag."""
     if data[at : at + 1] != bytes([tag]):
-        raise StoreError("its key is damaged")
+        raise KeyStoreError("its key is damaged")
     length = data[at + 1] if at + 1 < len(data) else 0
     at += 2
     if length & 0x80:
@@ -236,7 +236,7 @@ def _der_content(data: bytes, at: int, tag: int) -> bytes:
         length = int.from_bytes(data[at : at + size], "big")
         at += size
     if length != len(data) - at:
-        raise StoreError("its key is damaged")
+        raise KeyStoreError("its key is damaged")
     return data[at:]
 
 
@@ -248,7 +248,7 @@ def load_key(context: ssl.SSLContext, store: JavaStore) -> None:
         ssl.SSLError: Key and certificate do not belong together.
     """
     if store.key is None:
-        raise StoreError("the key store has no key")
+        raise KeyStoreError("the key store has no key")
     text = (store.key + "".join(store.chain)).encode()
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("key", os.MFD_CLOEXEC)
@@ -280,6 +280,6 @@ def load_trust_store(context: ssl.SSLContext, path: Path, password: str | None) 
         content = file.read(STORE_BYTES_MAX + 1)
     trusted = _read(path, content, password, is_trust_store=True).trusted
     if not trusted:
-        raise StoreError(f"the trust store {path} has no certificate to trust")
+        raise KeyStoreError(f"the trust store {path} has no certificate to trust")
     context.load_verify_locations(cadata="".join(trusted))
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -75,4 +75,4 @@ class TokenAuth:
         except SecretFileError:
             raise  # it names the file
         except ValueError as exc:
-            raise ValueError(f"{self.token_file}: {exc}") from exc
+            raise ValueError(f"{self.token_file}: {exc}") from None

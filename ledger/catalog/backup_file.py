@@ -106,7 +106,7 @@ def decode_backup(data: bytes) -> ClusterBackup:
         check_tops(backup.tops)
         _check_nodes(backup)
     except (KeyError, TypeError, InvalidPathError, binascii.Error) as exc:
-        raise BackupFileError(f"a line does not have the form of version {VERSION}: {exc}") from exc
+        raise BackupFileError(f"a line does not have the form of version {VERSION}: {exc}") from None
     return backup
 
 

@@ -249,7 +249,7 @@ class LedgerCatalog:
                 return await trio.to_thread.run_sync(decode_metadata, data)
             return decode_metadata(data)
         except MetadataFormatError as exc:
-            raise MetadataFormatError(f"{self.path(ledger_id)}: {exc}") from exc
+            raise MetadataFormatError(f"{self.path(ledger_id)}: {exc}") from None
 
     async def _create_node(self, metadata: LedgerMetadata, ledger_id: int) -> Versioned:
         path, data = self.path(ledger_id), _encoded(metadata)
@@ -359,7 +359,7 @@ async def open_catalog(
     try:
         found = decode_layout(node.value)
     except MetadataFormatError as exc:
-        raise MetadataFormatError(f"{path}: {exc}") from exc
+        raise MetadataFormatError(f"{path}: {exc}") from None
     if layout is not None and found is not layout:
         raise MetadataFormatError(
             f"{path} names the layout {found.name}, but {layout.name} was requested; pass none to accept it"

@@ -84,7 +84,7 @@ async def read_backup(
         BackupFileError: The trees overlap, or the layout of the cluster has no long ids.
         RestoreRefusedError: A restore into this cluster is not complete.
         MetadataFormatError: The layout is unknown.
-        ledger.metadata_store.errors.NamespaceError: The store failed.
+        ledger.metadata_store.errors.MetadataError: The store failed.
     """
     check_tops((ledgers_root, *namespaces))
     await store.sync(ledgers_root)
@@ -162,7 +162,7 @@ async def restore_backup(
         RestoreRefusedError: The target is not empty, or holds an incomplete restore of another file; nothing
             was changed. Or a node was created meanwhile with another value.
         BackupFileError: The layout of the backup has no long ids. Nothing was changed.
-        ledger.metadata_store.errors.NamespaceError: The store failed.
+        ledger.metadata_store.errors.MetadataError: The store failed.
     """
     root = backup.ledgers_root
     values = {node.path: node.value for node in backup.nodes}
@@ -212,7 +212,7 @@ async def release_restored(store: MetadataStore, root: str) -> None:
     Raises:
         RestoreRefusedError: The restore is not complete. Nothing was changed.
         ClusterNotFoundError: The cluster was not restored, or is released already.
-        ledger.metadata_store.errors.NamespaceError: The store failed.
+        ledger.metadata_store.errors.MetadataError: The store failed.
     """
     await check_restored(store, root)
     await store.delete(f"{root}/{RESTORED}")
@@ -222,7 +222,7 @@ async def check_restored(store: MetadataStore, root: str) -> None:
     """Check that the restore of a cluster is complete, and not released.
 
     Raises:
-        RestoreRefusedError, ClusterNotFoundError, NamespaceError: As ``release_restored``.
+        RestoreRefusedError, ClusterNotFoundError, MetadataError: As ``release_restored``.
     """
     await store.sync(root)
     state = await _restore_state(store, root)

@@ -31,7 +31,7 @@ from ledger.metadata import NO_ENTRY, Ensemble, LedgerMetadata, LedgerState
 from ledger.wire.data_formats_pb2 import LedgerMetadataFormat
 from ledger.wire.protobuf import encode_varint, text_of
 
-METADATA_BYTES_MAX = 4 * 1024 * 1024  # ZooKeeper stores at most 1 MB in a node unless it is told otherwise
+METADATA_BYTES_MAX = 4 * 1024 * 1024  # ZooKeeper stores at most 1 MB in a node if not configured otherwise
 ENSEMBLE_SIZE_MAX = 10_000
 WRITE_SET_MEMBERS_MAX = 100_000
 
@@ -86,7 +86,7 @@ def decode_metadata(data: bytes) -> LedgerMetadata:
             case _:
                 metadata = _from_message(_parse_binary(body), version)
     except (LedgerMetadataError, UnicodeDecodeError) as exc:
-        raise MetadataFormatError(f"ledger metadata of version {version}: {exc}") from exc
+        raise MetadataFormatError(f"ledger metadata of version {version}: {exc}") from None
     check_bounds(len(data), metadata.ensemble_size, metadata.write_quorum)
     return metadata
 
@@ -191,7 +191,7 @@ def _parse_binary(body: bytes) -> LedgerMetadataFormat:
     try:
         message.ParseFromString(body[start : start + length])
     except DecodeError as exc:
-        raise MetadataFormatError(f"ledger metadata that protobuf cannot parse: {exc}") from exc
+        raise MetadataFormatError(f"ledger metadata that protobuf cannot parse: {exc}") from None
     return message
 
 
@@ -204,7 +204,7 @@ def _parse_text(body: bytes) -> LedgerMetadataFormat:
     try:
         text_format.Parse(body.decode(), message, allow_unknown_field=True)
     except (text_format.ParseError, ValueError, RecursionError) as exc:
-        raise MetadataFormatError(f"ledger metadata in text that protobuf cannot parse: {exc}") from exc
+        raise MetadataFormatError(f"ledger metadata in text that protobuf cannot parse: {exc}") from None
     return message
 
 

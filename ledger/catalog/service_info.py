@@ -22,8 +22,6 @@ from ledger.wire.protobuf import text_of
 
 RPC_ID = "bookie"
 RPC_PROTOCOL = "bookie-rpc"
-HTTP_ID = "httpserver"
-HTTP_PROTOCOL = "http"
 TLS_EXTENSION = "tls"
 LOCATION_PROPERTY = "networkLocation"  # our own; Apache's bookies do not announce it
 
@@ -102,4 +100,4 @@ def decode_service_info(data: bytes) -> ServiceInfo:
             {text_of(key): text_of(value) for key, value in message.properties.items()},
         )
     except (DecodeError, UnicodeDecodeError) as exc:
-        raise MetadataFormatError(f"a bookie's service info that does not parse: {exc}") from exc
+        raise MetadataFormatError(f"a bookie's service info that does not parse: {exc}") from None

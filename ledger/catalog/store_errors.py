@@ -13,13 +13,13 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from ledger.errors import MetadataStoreError, MetadataUnavailableError
-from ledger.metadata_store.errors import ConnectionLostError, NamespaceError, StoreUnreachableError
+from ledger.metadata_store.errors import ConnectionLostError, MetadataError, StoreUnreachableError
 
 Call = ParamSpec("Call")
 T = TypeVar("T")
 
 
-def as_ledger_error(error: NamespaceError) -> MetadataStoreError:
+def as_ledger_error(error: MetadataError) -> MetadataStoreError:
     """The error of this package for an error of the metadata store."""
     if isinstance(error, ConnectionLostError | StoreUnreachableError):
         return MetadataUnavailableError(f"the metadata store is out of reach: {error}")
@@ -33,7 +33,7 @@ def raises_ledger_errors(call: Callable[Call, Awaitable[T]]) -> Callable[Call, C
     async def translating(*args: Call.args, **kwargs: Call.kwargs) -> T:
         try:
             return await call(*args, **kwargs)
-        except NamespaceError as exc:
-            raise as_ledger_error(exc) from exc
+        except MetadataError as exc:
+            raise as_ledger_error(exc) from None
 
     return translating

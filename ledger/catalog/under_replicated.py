@@ -41,7 +41,7 @@ async def mark_under_replicated(
             try:
                 found = decode_mark(node.value)
             except MetadataFormatError as exc:
-                raise MetadataFormatError(f"{path}: {exc}") from exc
+                raise MetadataFormatError(f"{path}: {exc}") from None
             changed = found.with_replicas(wanted, now_ms())
             if changed is None:
                 return

@@ -13,6 +13,8 @@ import contextlib
 import socket
 from collections.abc import AsyncGenerator, Collection
 
+import attrs
+
 from ledger.catalog.paths import check_bookie_id
 from ledger.context import ClientContext
 from ledger.decommission.evacuation import Evacuated, evacuate_bookies
@@ -23,15 +25,22 @@ from ledger.replication.ledger_restorer import LedgerRestorer, RestorerStats
 from ledger.replication.marks import UnderReplicatedLedgers
 
 
+@attrs.frozen(kw_only=True)
+class Evacuation:
+    """The choices of a recovery of bookies: which ledgers it moves, and whether it deletes cookies."""
+
+    delete_cookies: bool = False  # at the end, if no ledger was left
+    must_be_stopped: bool = False  # refuse bookies that are registered
+    close_open: bool = True  # fence and close a ledger that is written to one of them; its writer fails then
+    ledger_id: int | None = None  # only this ledger, without cookies; None: all
+
+
 async def recover_bookies(
     context: ClientContext,
     session: MetadataStore,
     bookies: Collection[str],
+    wanted: Evacuation,
     *,
-    delete_cookies: bool = False,
-    must_be_stopped: bool = False,
-    close_open: bool = True,
-    ledger_id: int | None = None,
     config: ReplicationConfig | None = None,
     stats: RestorerStats | None = None,
 ) -> AsyncGenerator[Evacuated, None]:
@@ -41,10 +50,6 @@ async def recover_bookies(
 
     Args:
         session: The session of ``context``, which gets the locks.
-        delete_cookies: At the end, if no ledger was left.
-        must_be_stopped: Refuse bookies that are registered.
-        close_open: Fence and close a ledger that is written to one of the bookies; its writer fails then.
-        ledger_id: Only this ledger, without cookies; None for all.
         stats: Counts the work.
 
     Raises:
@@ -52,12 +57,12 @@ async def recover_bookies(
             the bookie is registered or a ledger names it, and its cookie was not deleted.
         NoSuchLedgerError: The ledger ``ledger_id`` does not exist.
         LedgerMetadataError: A name cannot be a bookie's id.
-        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.MetadataError: The metadata store failed.
     """
     root = context.catalog.root
     for bookie in bookies:
         check_bookie_id(bookie)
-        if must_be_stopped:
+        if wanted.must_be_stopped:
             await check_not_registered(session, root, bookie)
     marks = UnderReplicatedLedgers(session, root, host_name=socket.getfqdn())
     await marks.prepare()
@@ -66,12 +71,12 @@ async def recover_bookies(
     )
     is_all_done = True
     evacuating = evacuate_bookies(
-        context, marks, restorer, bookies, close_open=close_open, ledger_id=ledger_id
+        context, marks, restorer, bookies, close_open=wanted.close_open, ledger_id=wanted.ledger_id
     )
     async with contextlib.aclosing(evacuating):
         async for one in evacuating:
             is_all_done &= one.is_done
             yield one
-    if delete_cookies and is_all_done and ledger_id is None:
+    if wanted.delete_cookies and is_all_done and wanted.ledger_id is None:
         for bookie in bookies:
             await remove_cookie(context, session, bookie)

@@ -55,7 +55,7 @@ async def drain_bookie(
 
     Raises:
         BookieNotReadOnlyError: The bookie is writable or not registered, or became so meanwhile.
-        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.MetadataError: The metadata store failed.
     """
     root = context.catalog.root
     catalog = LedgerCatalog(session, root, context.catalog.layout)

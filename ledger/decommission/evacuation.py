@@ -18,7 +18,7 @@ import attrs
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.context import ClientContext
 from ledger.errors import LedgerError, NoSuchLedgerError
-from ledger.metadata_store.errors import NamespaceError, NoNodeError
+from ledger.metadata_store.errors import MetadataError, NoNodeError
 from ledger.replication.ledger_restorer import LedgerRestorer, Outcome
 from ledger.replication.marks import UnderReplicatedLedgers
 from ledger.runtime.tasks.failure_domain import first_line, report_contained
@@ -36,7 +36,7 @@ class Planned:
 
 @attrs.frozen
 class Evacuated:
-    """What became of one ledger."""
+    """The result of moving one ledger."""
 
     ledger_id: int
     outcome: Outcome | None  # None: it was not tried, or failed with ``reason``
@@ -91,7 +91,7 @@ async def evacuate_bookies(
 
     Raises:
         NoSuchLedgerError: The ledger ``ledger_id`` does not exist.
-        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.MetadataError: The metadata store failed.
     """
     async with contextlib.aclosing(planned_evacuations(context, bookies, ledger_id=ledger_id)) as planned:
         async for one in planned:
@@ -108,7 +108,7 @@ async def evacuate_bookies(
                 )
             except (LedgerError, NoNodeError) as exc:
                 result = Evacuated(one.ledger_id, None, str(exc))
-            except NamespaceError:
+            except MetadataError:
                 raise
             except Exception as exc:  # the other ledgers are moved all the same
                 report_contained("moving a ledger", exc, ledger_id=one.ledger_id)

@@ -77,7 +77,7 @@ async def decommission_bookie(
             ledgers so far were moved.
         NoAutoRecoveryError: No process would move the ledgers.
         MetadataFormatError: The metadata of a ledger do not parse, so they may name the bookie.
-        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.MetadataError: The metadata store failed.
     """
     root = context.catalog.root
     marks = UnderReplicatedLedgers(session, root)
@@ -125,7 +125,7 @@ async def remove_cookie(context: ClientContext, session: MetadataStore, bookie: 
     Raises:
         BookieInUseError: The bookie is registered, or a ledger names it, or another process changed the
             cookie meanwhile. Nothing was changed.
-        MetadataFormatError, ledger.metadata_store.errors.NamespaceError: As ``decommission_bookie``.
+        MetadataFormatError, ledger.metadata_store.errors.MetadataError: As ``decommission_bookie``.
     """
     root = context.catalog.root
     await check_not_registered(session, root, bookie)

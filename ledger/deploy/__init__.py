@@ -5,6 +5,6 @@ Not inside: logs (``dlog``), the bookie (``bookie.embedded``, which ``bookie_loo
 Entry points: ``open_client`` and ``open_deployment``.
 """
 
-from ledger.deploy.deployment import Deployment, open_client, open_deployment
+from ledger.deploy.deployment import Deployment, Opening, open_client, open_deployment
 
-__all__ = ["Deployment", "open_client", "open_deployment"]
+__all__ = ["Deployment", "Opening", "open_client", "open_deployment"]

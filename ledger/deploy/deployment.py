@@ -20,7 +20,7 @@ from ledger.catalog.store_errors import as_ledger_error
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import ClusterNotFoundError, SecuritySettingsError
-from ledger.metadata_store.errors import InvalidStoreAddressError, NamespaceError
+from ledger.metadata_store.errors import InvalidStoreAddressError, MetadataError
 from ledger.metadata_store.read_only import ReadOnlyStore
 from ledger.metadata_store.service_uri import (
     parse_directory_uri,
@@ -29,6 +29,7 @@ from ledger.metadata_store.service_uri import (
 )
 from ledger.metadata_store.store import MetadataStore
 from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity
+from ledger.runtime.tasks.trio_only import check_trio
 from ledger.transport.bookie_security import BookieSecurity, security_of_environment
 from ledger.transport.dial import dial_tcp
 
@@ -40,6 +41,19 @@ class Deployment:
     client: LedgerClient
     store: MetadataStore
     ledgers_root: str
+
+
+@attrs.frozen(kw_only=True)
+class Opening:
+    """How ledgers are opened, whatever their URI; ``open_client`` says what each field means."""
+
+    config: ClientConfig | None = None
+    session_timeout_ms: int = 10_000
+    connect_timeout_s: float = 10.0
+    host_lock_timeout_s: float = 30.0
+    security: ZooKeeperSecurity | None = None
+    bookie_security: BookieSecurity | None = None
+    read_only: bool = False
 
 
 @asynccontextmanager
@@ -83,53 +97,49 @@ async def open_client(
         MetadataUnavailableError: The metadata store cannot be reached.
         MetadataStoreError: The metadata store refused the identity, or failed.
     """
+    opening = Opening(
+        config=config,
+        session_timeout_ms=session_timeout_ms,
+        connect_timeout_s=connect_timeout_s,
+        host_lock_timeout_s=host_lock_timeout_s,
+        security=security,
+        bookie_security=bookie_security,
+        read_only=read_only,
+    )
     is_open = False
     try:
-        async with open_deployment(
-            uri,
-            config=config,
-            session_timeout_ms=session_timeout_ms,
-            connect_timeout_s=connect_timeout_s,
-            host_lock_timeout_s=host_lock_timeout_s,
-            security=security,
-            bookie_security=bookie_security,
-            read_only=read_only,
-        ) as deployment:
+        async with open_deployment(uri, opening) as deployment:
             is_open = True
             yield deployment.client
     except InvalidStoreAddressError:
         raise
-    except NamespaceError as exc:
+    except MetadataError as exc:
         if is_open:
             raise  # of the caller's block
-        raise as_ledger_error(exc) from exc
+        raise as_ledger_error(exc) from None
 
 
 @asynccontextmanager
-async def open_deployment(
-    uri: str,
-    *,
-    config: ClientConfig | None = None,
-    session_timeout_ms: int = 10_000,
-    connect_timeout_s: float = 10.0,
-    host_lock_timeout_s: float = 30.0,
-    security: ZooKeeperSecurity | None = None,
-    bookie_security: BookieSecurity | None = None,
-    read_only: bool = False,
-) -> AsyncIterator[Deployment]:
+async def open_deployment(uri: str, opening: Opening | None = None) -> AsyncIterator[Deployment]:
     """Like ``open_client``, with the metadata store and the root of the ledgers' nodes."""
+    check_trio("ledger.open_client", "ledger.blocking, on asyncio in a thread")
+    opening = opening or Opening()
     scheme = uri.strip().partition(":")[0].lower()
     if scheme == "file":
         from ledger.deploy.embedded import LEDGERS_ROOT, open_embedded_stack
 
         path = Path(parse_directory_uri(uri))
-        if read_only:
+        if opening.read_only:
             from ledger.deploy.read_only import open_read_only_stack
 
-            async with open_read_only_stack(path, config, lock_timeout_s=host_lock_timeout_s) as opened:
+            async with open_read_only_stack(
+                path, opening.config, lock_timeout_s=opening.host_lock_timeout_s
+            ) as opened:
                 yield Deployment(opened.client, opened.store, LEDGERS_ROOT)
             return
-        async with open_embedded_stack(path, config, lock_timeout_s=host_lock_timeout_s) as stack:
+        async with open_embedded_stack(
+            path, opening.config, lock_timeout_s=opening.host_lock_timeout_s
+        ) as stack:
             yield Deployment(stack.client, stack.store, LEDGERS_ROOT)
         return
     if scheme.startswith("distributedlog"):
@@ -140,18 +150,20 @@ async def open_deployment(
     from ledger.deploy.cluster_store import open_cluster_store
 
     where = parse_metadata_service_uri(uri)
-    config = await trio.to_thread.run_sync(_with_security, config or ClientConfig(), bookie_security)
+    config = await trio.to_thread.run_sync(
+        _with_security, opening.config or ClientConfig(), opening.bookie_security
+    )
     layout = None if where.layout is None else LAYOUT_OF_URI_NAME[where.layout]
     async with open_cluster_store(
         where.hosts,
-        session_timeout_ms=session_timeout_ms,
-        connect_timeout_s=connect_timeout_s,
-        security=security,
+        session_timeout_ms=opening.session_timeout_ms,
+        connect_timeout_s=opening.connect_timeout_s,
+        security=opening.security,
     ) as session:
-        store = ReadOnlyStore(session) if read_only else session
+        store = ReadOnlyStore(session) if opening.read_only else session
         await check_cluster_exists(store, where.ledgers_root, uri)
         async with open_ledger_client(
-            store, dial_tcp, config, root=where.ledgers_root, layout=layout, read_only=read_only
+            store, dial_tcp, config, root=where.ledgers_root, layout=layout, read_only=opening.read_only
         ) as client:
             yield Deployment(client, store, where.ledgers_root)
 

@@ -14,17 +14,17 @@ entry logs are reached through the descriptor: those of a directory that took it
     bookie.sock       the socket at which the host serves the other processes
     host.lock         locked (flock) by the host
 
-Source: our own.
+Source: our own; unix(7), SO_PEERCRED: the system fills in the user, so a peer cannot lie about it.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import logging
 import os
 import socket
 import stat
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -32,11 +32,11 @@ from pathlib import Path
 import attrs
 import trio
 
-from ledger.deploy.local_socket import LocalListener, is_trusted, peer_uid
 from ledger.errors import DirectoryFullError, DirectoryMovedError, DirectoryUnusableError
 from ledger.read.log_file import DescriptorLog
 from ledger.runtime.events import event
 from ledger.runtime.held_directories import DirectoryLostError, HeldDirectory, open_directory
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.private_files import (
     DIRECTORY_MODE,
     FILE_MODE,
@@ -49,7 +49,7 @@ from ledger.runtime.private_files import (
 
 METADATA, BOOKIE, SOCKET, LOCK = "metadata.sqlite", "bookie", "bookie.sock", "host.lock"
 BINDING = (
-    "METADATA"  # of the bookie: written when it has seen its metadata (``bookie.cluster.bound_metadata``)
+    "METADATA"  # of the bookie: written when it has seen its metadata (``bookie.embedded.bound_metadata``)
 )
 ACCEPT = "ACCEPT_METADATA"  # made by an operator who gives up what the metadata does not name
 METADATA_RESERVE = "metadata.reserve"  # space for the metadata on a full disk
@@ -57,7 +57,7 @@ BOOKIE_RESERVE = f"{BOOKIE}/current/flush.reserve"  # and for its bookie
 COPY = "metadata.copy"  # the second copy of the metadata
 SOCKET_BACKLOG = 128
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @attrs.frozen(eq=False)
@@ -92,7 +92,7 @@ class Directory:
                 self._sync_names_of_new()
             self._fd = open_directory(path)
         except OSError as exc:
-            raise DirectoryUnusableError(f"directory {path}: {exc.strerror}; {needs}") from exc
+            raise DirectoryUnusableError(f"directory {path}: {exc.strerror}; {needs}") from None
         self._held = HeldDirectory(path, self._fd)
         try:
             if read_only:
@@ -142,7 +142,7 @@ class Directory:
             raise DirectoryUnusableError(
                 f"directory {self.path}: other users may enter it (mode {mode:o}), and that cannot be changed"
                 f" ({exc.strerror}); run `chmod 700 {self.path}`"
-            ) from exc
+            ) from None
         if names:
             logger.warning(
                 "directory %s: other users could enter it (mode %o); now 700",
@@ -180,9 +180,9 @@ class Directory:
         try:
             self._held.check()
         except DirectoryLostError as exc:
-            raise self.moved(exc) from exc
+            raise self.moved(exc) from None
         except OSError as exc:
-            raise DirectoryUnusableError(f"directory {self.path}: {exc.strerror}") from exc
+            raise DirectoryUnusableError(f"directory {self.path}: {exc.strerror}") from None
 
     def check_metadata(self) -> bool:
         """True if the directory has metadata, or must have it: it was used before.
@@ -218,7 +218,7 @@ class Directory:
             raise DirectoryUnusableError(
                 f"directory {self.path}: {name} cannot be used: {exc.strerror}. Nothing was changed."
                 " Move away what is in its place, and put the file back from a copy"
-            ) from exc
+            ) from None
 
     def moved(self, lost: DirectoryLostError) -> DirectoryMovedError:
         """The error of this directory, or of one below it, that is not at its path any more."""
@@ -285,7 +285,7 @@ class Directory:
             os.close(fd)
             raise DirectoryUnusableError(
                 f"directory {self.path}: its file system has no locks ({exc.strerror}); use a local one"
-            ) from exc
+            ) from None
         with suppress(OSError):  # the disk may be full; the id is for operators only
             os.pwrite(fd, b"%-31d\n" % os.getpid(), 0)  # always 32 bytes: the file is never truncated
         lock = HostLock(fd)
@@ -298,7 +298,7 @@ class Directory:
         except OSError as exc:
             raise DirectoryUnusableError(
                 f"directory {self.path}: {LOCK} cannot be opened ({exc.strerror}); is the directory writable?"
-            ) from exc
+            ) from None
 
     def _open_lock_to_read(self) -> int | None:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -309,7 +309,7 @@ class Directory:
         except OSError as exc:
             raise DirectoryUnusableError(
                 f"directory {self.path}: {LOCK} cannot be read ({exc.strerror})"
-            ) from exc
+            ) from None
 
     def is_locked(self) -> bool:
         """True if another process has the lock. Writes nothing.
@@ -381,7 +381,7 @@ class Directory:
             sock.close()
             raise DirectoryUnusableError(
                 f"directory {self.path}: no socket can be made there ({exc.strerror})"
-            ) from exc
+            ) from None
         listener = LocalListener(trio.socket.from_stdlib_socket(sock))
         not_for_children[listener] = sock.close
         return listener
@@ -433,3 +433,53 @@ def _close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_child)
+
+
+_CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
+_ROOT = 0
+
+
+def peer_uid(sock: trio.socket.SocketType) -> int:
+    """The user of the process at the other end: the one that called ``connect`` or ``listen``."""
+    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    uid: int = _CREDENTIALS.unpack(found)[1]
+    return uid
+
+
+def is_trusted(uid: int) -> bool:
+    """True for this process's user and for root."""
+    return uid in (os.geteuid(), _ROOT)
+
+
+class LocalListener(trio.abc.Listener[trio.SocketStream]):
+    """Accepts connections of this user and of root. Others are closed; the first of each user is logged."""
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        """``sock`` listens already."""
+        self.socket = sock
+        self._refused: set[int] = set()
+
+    async def accept(self) -> trio.SocketStream:
+        """The next connection of a trusted user."""
+        while True:
+            sock, _ = await self.socket.accept()
+            try:
+                uid = peer_uid(sock)
+                if is_trusted(uid):
+                    return trio.SocketStream(sock)
+            except OSError:
+                sock.close()  # the peer is gone
+                continue
+            sock.close()
+            if uid not in self._refused:
+                self._refused.add(uid)
+                logger.warning(
+                    "a process of user %d connected to this namespace and was refused",
+                    uid,
+                    extra=event("directory.peer_refused", user_id=uid),
+                )
+
+    async def aclose(self) -> None:
+        """Close the socket."""
+        self.socket.close()
+        await trio.lowlevel.checkpoint()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import attrs
@@ -28,14 +28,17 @@ from ledger.catalog.catalog import open_catalog
 from ledger.catalog.paths import READONLY, Layout, available_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
+from ledger.context import ClientSeams
 from ledger.deploy.bookie_lookup import HostedBookie, HostedGarbage, embedded_bookie
 from ledger.deploy.directory import BOOKIE_RESERVE, METADATA, METADATA_RESERVE, Directory, HostLock
-from ledger.deploy.directory_store import DirectoryStore, open_directory_store
 from ledger.errors import DirectoryFullError, DirectoryMovedError, DirectoryUnusableError
-from ledger.metadata_store.errors import NamespaceError, NodeExistsError, StoreFullError
+from ledger.metadata_store.errors import MetadataError, NodeExistsError, StoreFullError, StoreReplacedError
+from ledger.metadata_store.sessions.renewing_store import RenewingStore
 from ledger.metadata_store.sqlite_store.failures import is_refused_write
 from ledger.metadata_store.sqlite_store.reserve import SpaceReserve
+from ledger.metadata_store.sqlite_store.store import SqliteStore, open_sqlite_store
 from ledger.metadata_store.store import MetadataStore
+from ledger.runtime.tasks.background import open_background
 from ledger.runtime.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.dial import Address
 from ledger.transport.pipe import stream_pair
@@ -64,7 +67,7 @@ class Hosting:
         self,
         directory: Directory,
         tasks: ServiceTasks,
-        store: DirectoryStore,
+        store: DirectoryMetadataStore,
         layout: Layout,
         lock_timeout_s: float,
     ) -> None:
@@ -223,7 +226,7 @@ async def open_embedded_stack(
 
     Raises:
         DirectoryUnusableError: The directory, or what is in it, cannot be used.
-        ledger.metadata_store.errors.NamespaceError, ledger.errors.LedgerError: The metadata cannot be used.
+        ledger.metadata_store.errors.MetadataError, ledger.errors.LedgerError: The metadata cannot be used.
     """
     is_open = False
     try:
@@ -245,9 +248,11 @@ async def open_embedded_stack(
                         hosting.dial,
                         config,
                         root=LEDGERS_ROOT,
-                        on_deleted=hosting.ledger_deleted,
-                        open_entry_log=directory.open_entry_log,
-                        why_read_only=hosting.full,
+                        seams=ClientSeams(
+                            on_deleted=hosting.ledger_deleted,
+                            open_entry_log=directory.open_entry_log,
+                            why_read_only=hosting.full,
+                        ),
                     ) as client:
                         is_open = True
                         yield EmbeddedStack(store, client, hosting)
@@ -258,18 +263,18 @@ async def open_embedded_stack(
             # What the metadata store gave back when it was closed; before, its own reserve came first.
             SpaceReserve(directory.fd, BOOKIE_RESERVE).fill(makes=False)
             directory.close()
-    except (DirectoryUnusableError, NamespaceError) as exc:
+    except (DirectoryUnusableError, MetadataError) as exc:
         if is_open or not is_refused_write(exc):
             raise
         if isinstance(exc, DirectoryFullError | StoreFullError):
             raise DirectoryFullError(
                 f"directory {path} cannot be opened, because its disk is full: {exc}. To read what it holds,"
                 " open it with read_only=True, or --read-only on the command line"
-            ) from exc
+            ) from None
         raise DirectoryUnusableError(
             f"directory {path} cannot be written, and opening it writes: {exc}. To read what it holds, open"
             " it with read_only=True, or --read-only on the command line"
-        ) from exc
+        ) from None
 
 
 async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
@@ -287,3 +292,39 @@ async def _prepare(store: MetadataStore) -> Layout:
         except NodeExistsError:
             pass
     return layout
+
+
+class DirectoryMetadataStore(RenewingStore):
+    """The store of a directory: a session with its file that is replaced when it expires.
+
+    The session of a living process expires only if its lock file is removed
+    (``ledger.metadata_store.sqlite_store.session``): by a program that cleans up, or by an operator. A
+    process that stands still, however long, keeps its session. The next session is one with the same file.
+    Another file of the same name, as after the directory was deleted and made again or restored from a copy,
+    holds other logs: positions and locks mean nothing there. The store ends when the directory is lost.
+    """
+
+    def lose(self, reason: str) -> None:
+        """End the session, and open no other one: the directory is not at its path any more."""
+        replaced = StoreReplacedError(reason)
+        self.end(replaced)
+        if isinstance(self._session, SqliteStore):
+            self._session.expire(replaced)
+
+
+@asynccontextmanager
+async def open_directory_store(
+    database: Path, *, must_exist: bool = False
+) -> AsyncIterator[DirectoryMetadataStore]:
+    """Open a store that outlives its sessions. Leaving the block ends the session that is open then.
+
+    Errors are those of ``open_sqlite_store``.
+    """
+    async with open_sqlite_store(database, must_exist=must_exist) as first, open_background() as tasks:
+
+        def open_session() -> AbstractAsyncContextManager[MetadataStore]:
+            return open_sqlite_store(database, identity=first.identity)
+
+        store = DirectoryMetadataStore(first, open_session)
+        tasks.start_soon(store.keep)
+        yield store

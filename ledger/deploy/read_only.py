@@ -29,7 +29,7 @@ from ledger.deploy.bookie_lookup import embedded_bookie
 from ledger.deploy.directory import BOOKIE, METADATA, Directory
 from ledger.deploy.embedded import DIAL_PAUSE_S, LEDGERS_ROOT, LOCK_TIMEOUT_S
 from ledger.errors import DirectoryUnusableError
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from ledger.metadata_store.sqlite_store.reader import SqliteReader, open_sqlite_reader
 from ledger.runtime.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.dial import Address
@@ -61,7 +61,7 @@ async def open_read_only_stack(
     Raises:
         DirectoryUnusableError: The directory, or what is in it, cannot be read; or, while it is open, a file
             that is needed was changed by another process.
-        ledger.metadata_store.errors.NamespaceError, ledger.errors.LedgerError: The metadata cannot be used.
+        ledger.metadata_store.errors.MetadataError, ledger.errors.LedgerError: The metadata cannot be used.
     """
     directory = Directory(path, read_only=True)
     try:
@@ -145,7 +145,7 @@ async def _open_snapshot(
     except FileNotFoundError:
         return None  # a file was deleted while the files were listed
     except OSError as exc:
-        raise DirectoryUnusableError(f"directory {directory.path}: {exc.filename}: {exc.strerror}") from exc
+        raise DirectoryUnusableError(f"directory {directory.path}: {exc.filename}: {exc.strerror}") from None
 
     async def is_unchanged() -> bool:
         # A process that began to host after the check holds the lock, or has changed files by now.
@@ -157,7 +157,7 @@ async def _open_snapshot(
         tasks: ServiceTasks = await stack.enter_async_context(open_service_tasks())
         layout = (await open_catalog(store, LEDGERS_ROOT)).layout
         await tasks.start(partial(snapshot.run, store, LEDGERS_ROOT, layout))
-    except (DirectoryUnusableError, NamespaceError):
+    except (DirectoryUnusableError, MetadataError):
         if await is_unchanged():
             raise
         return None

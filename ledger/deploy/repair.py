@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ledger.deploy.directory import BOOKIE, METADATA, Directory
 from ledger.errors import DirectoryUnusableError
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from ledger.metadata_store.sqlite_store.failures import FAILURES
 from ledger.metadata_store.sqlite_store.repair import find_loss, repair_store
 
@@ -40,8 +40,8 @@ def repair_directory(path: Path, confirm: Callable[[str], None]) -> int | None:
                 return None
             confirm(lost)
             return repair_store(path / METADATA)
-        except (NamespaceError, *FAILURES) as exc:
-            raise DirectoryUnusableError(f"directory {path}: it cannot be repaired: {exc}") from exc
+        except (MetadataError, *FAILURES) as exc:
+            raise DirectoryUnusableError(f"directory {path}: it cannot be repaired: {exc}") from None
         finally:
             directory.unlock(lock)
     finally:

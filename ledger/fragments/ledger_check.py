@@ -13,7 +13,6 @@ Source: LedgerChecker.java; docs/autorecovery.md.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator, Mapping
 
 import attrs
@@ -30,10 +29,11 @@ from ledger.fragments.fragments import Fragment, fragments_of
 from ledger.fragments.registered import RegisteredBookies
 from ledger.read.lac_query import query_lac
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.transport.bookie_requests import entry_of, refusal_of
 from ledger.wire.messages import ReadRequest
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @attrs.frozen
@@ -53,7 +53,7 @@ class BadFragment:
 
 @attrs.frozen
 class CheckResult:
-    """What a check of one ledger found."""
+    """The findings of a check of one ledger."""
 
     bad: tuple[BadFragment, ...]  # in the order of their entries
     has_doubts: bool  # a bookie did not say whether it has its entries
@@ -152,16 +152,13 @@ class LedgerCheck:
         indices_of: dict[int, list[int]] = {}
         for number, index in sorted(bad):
             indices_of.setdefault(number, []).append(index)
+        # An entry that is in the list and was not returned is damaged: the list proves nothing.
+        proven = {at: one for at, one in held.items() if denied.get(at) not in one}
         found = tuple(
             BadFragment(
                 fragments[number],
                 tuple(indices),
-                {
-                    index: held[number, index]
-                    for index in indices
-                    # An entry that is in the list and was not returned is damaged: the list proves nothing.
-                    if (number, index) in held and denied.get((number, index)) not in held[number, index]
-                },
+                {index: proven[number, index] for index in indices if (number, index) in proven},
             )
             for number, indices in indices_of.items()
         )

@@ -12,7 +12,7 @@ import attrs
 
 from ledger.catalog.paths import AVAILABLE, COOKIES, READONLY, READONLY_NAME
 from ledger.metadata_store.errors import NoNodeError
-from ledger.metadata_store.store import MetadataStore
+from ledger.metadata_store.store import MetadataStore, Stat
 
 
 @attrs.frozen
@@ -36,6 +36,20 @@ async def read_registered(store: MetadataStore, root: str) -> RegisteredBookies:
     readonly = await _children(store, f"{root}/{READONLY}")
     after = await _children(store, available)
     return RegisteredBookies((before | after) - readonly - {READONLY_NAME}, readonly)
+
+
+async def read_registrations(store: MetadataStore, root: str) -> dict[str, Stat]:
+    """The registered bookies, each with the stat of the node with which it is registered.
+
+    A bookie that restarted has a node of another session, also if nobody saw that its node was missing.
+    """
+    found = {}
+    for bookie in (await read_registered(store, root)).all:
+        for path in (f"{root}/{AVAILABLE}/{bookie}", f"{root}/{READONLY}/{bookie}"):
+            if (stat := await store.exists(path)) is not None:
+                found[bookie] = stat
+                break
+    return found
 
 
 async def read_cookie_owners(store: MetadataStore, root: str) -> frozenset[str]:

@@ -6,12 +6,14 @@ original is the ``__cause__``.
 
 from __future__ import annotations
 
-
-class NamespaceError(Exception):
-    """Root of everything this package raises."""
+from ledger.pickling import PicklableError
 
 
-class StoreError(NamespaceError):
+class MetadataError(PicklableError):
+    """Root of everything this package raises: Apache's ``MetadataException``."""
+
+
+class StoreError(MetadataError):
     """The metadata store did not do the request. The subclass says why, and whether anything changed."""
 
     def __init__(self, path: str, message: str) -> None:
@@ -106,15 +108,15 @@ class ReadOnlyStoreError(StoreError):
         super().__init__(path, message)
 
 
-class StoreSecurityError(NamespaceError):
+class StoreSecurityError(MetadataError):
     """Settings of identity or TLS are wrong, or the server refused the identity. Nothing was changed."""
 
 
-class StoreUnreachableError(NamespaceError):
+class StoreUnreachableError(MetadataError):
     """No server answered at the store's address when it was opened."""
 
 
-class StoreFormatError(NamespaceError):
+class StoreFormatError(MetadataError):
     """The file is no metadata store, or a newer release wrote it. Nothing was written to it."""
 
 
@@ -122,18 +124,18 @@ class StoreLostError(StoreFormatError):
     """The file of the store was used before and has lost what it had. Nothing was written to it."""
 
 
-class StoreReplacedError(NamespaceError):
+class StoreReplacedError(MetadataError):
     """The file of the store is gone, or is another one than before. Nothing was written to it.
 
     No other session can be opened with the store that was there.
     """
 
 
-class InvalidStoreAddressError(NamespaceError):
+class InvalidStoreAddressError(MetadataError):
     """The address of a metadata store, a service URI or a list of hosts, cannot be parsed."""
 
 
-class LockError(NamespaceError):
+class LockError(MetadataError):
     """A lock was used in the wrong state; or see the subclass."""
 
     def __init__(self, path: str, message: str) -> None:
@@ -142,12 +144,15 @@ class LockError(NamespaceError):
 
 
 class LockTakenError(LockError):
-    """Another client held the lock until the timeout of ``acquire``."""
+    """Another client held the lock until the timeout of ``acquire``.
 
-    def __init__(self, path: str, owner: str, waited_s: float) -> None:
+    ``is_own``: it is held by this process, by another lock object.
+    """
+
+    def __init__(self, path: str, owner: str, waited_s: float, *, is_own: bool = False) -> None:
         waited = f" after {waited_s:g} s of waiting" if waited_s else ""
         super().__init__(path, f"acquisition failed{waited}, the current owner is {owner}")
-        self.owner = owner
+        self.owner, self.is_own = owner, is_own
         self.waited_s = waited_s
 
 

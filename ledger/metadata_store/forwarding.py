@@ -35,6 +35,11 @@ class ForwardingStore(MetadataStore):
         return f"<{type(self).__name__} {self._store!r}>"
 
     @property
+    def inner(self) -> MetadataStore:
+        """The other store."""
+        return self._store
+
+    @property
     def session_id(self) -> int:
         return self._store.session_id
 

@@ -23,7 +23,6 @@ Source: DistributedLog, ZKSessionLock.java and ZKDistributedLock.java; ZooKeeper
 from __future__ import annotations
 
 import enum
-import logging
 import urllib.parse
 import weakref
 from collections.abc import Iterable
@@ -38,19 +37,20 @@ from ledger.metadata_store.errors import (
     LockError,
     LockLostError,
     LockTakenError,
-    NamespaceError,
+    MetadataError,
     NoNodeError,
     SessionExpiredError,
 )
 from ledger.metadata_store.store import Check, Delete, MetadataStore, Put, SessionState
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 
 RELEASE_TIMEOUT_S = 30.0
 RETRY_S = 0.1
 CLAIM_S = 1.0  # a waiter whose turn has come proves within this time that it lives
 WAITER_MARK = b" (waits for the lock, dlog)"  # the end of a marked member's data
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def encode_client_id(client_id: str) -> str:
@@ -117,6 +117,11 @@ class _Members:
 _members: weakref.WeakKeyDictionary[MetadataStore, dict[str, _Members]] = weakref.WeakKeyDictionary()
 
 
+def _is_of_this_process(path: str, member: str) -> bool:
+    """True if a lock object of this process, in any session, has this member."""
+    return any(member in of_session[path].names for of_session in _members.values() if path in of_session)
+
+
 class _Phase(enum.Enum):
     NEW = "not yet acquired"
     WAITING = "waiting"
@@ -144,7 +149,7 @@ class DistributedLock:
         self._member: str | None = None
         self._is_marked = False
         self._waiting = trio.CancelScope()
-        self._owner = "unknown"
+        self._owner, self._is_own = "unknown", False
 
     def __repr__(self) -> str:
         return f"<DistributedLock {self.path} of {self.client_id!r}, {self._phase.value}>"
@@ -200,7 +205,7 @@ class DistributedLock:
             if self._in(_Phase.RELEASED):
                 raise LockError(self.path, "it was released while it was being acquired")
             if not self._in(_Phase.HELD):
-                raise LockTakenError(self.path, self._owner, timeout_s or 0)
+                raise LockTakenError(self.path, self._owner, timeout_s or 0, is_own=self._is_own)
         except BaseException:
             await self._remove()
             raise
@@ -244,7 +249,8 @@ class DistributedLock:
     async def _refuse_if_taken(self) -> None:
         names = in_order((await self._store.children(self.path)).names)
         if names and not self._siblings.strays:
-            raise LockTakenError(self.path, await self._name_owner(names[0]), 0)
+            owner = await self._name_owner(names[0])
+            raise LockTakenError(self.path, owner, 0, is_own=_is_of_this_process(self.path, names[0]))
 
     async def _create_member(self, *, is_marked: bool = False) -> None:
         siblings = self._siblings
@@ -290,6 +296,7 @@ class DistributedLock:
                     continue
                 first = names[0]
                 self._owner = await self._name_owner(first)
+                self._is_own = _is_of_this_process(self.path, first)
                 if once:
                     return
                 if not self._is_marked:
@@ -409,7 +416,7 @@ class DistributedLock:
                     return  # the server has deleted the node with the session
                 except ConnectionLostError:
                     await self._wait_connected()
-                except NamespaceError as exc:
+                except MetadataError as exc:
                     log.warning(
                         "lock %s: member %s was not deleted: %s",
                         self.path,

@@ -12,6 +12,7 @@ Source: BookKeeper, MetadataDrivers.java; DistributedLog, DLUtils.java.
 
 from __future__ import annotations
 
+import os
 import re
 import urllib.parse
 
@@ -141,7 +142,7 @@ def node_path(path: str) -> str:
     try:
         checked = check_path("/" + path.removesuffix("/"))
     except InvalidPathError as exc:
-        raise ValueError(f"its path is not a node's: {exc}") from exc
+        raise ValueError(f"its path is not a node's: {exc}") from None
     if checked == "/":
         raise ValueError("the path is missing")
     return checked
@@ -155,7 +156,8 @@ def directory_path(authority: str, path: str) -> str:
     """
     if authority not in ("", "localhost"):
         raise ValueError(f"a directory of another machine ({authority}); write file:///dir")
-    directory = "/" + urllib.parse.unquote(path).strip("/")
+    # The bytes of a name are kept, also those that are no UTF-8, as by Python's own functions for files.
+    directory = "/" + os.fsdecode(urllib.parse.unquote_to_bytes(os.fsencode(path))).strip("/")
     if directory == "/" or "\0" in directory:
         raise ValueError("the path of a directory is missing")
     return directory

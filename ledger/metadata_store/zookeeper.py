@@ -11,7 +11,6 @@ Source: kazoo 2.11, client.py and protocol/connection.py; ZooKeeper programmer's
 
 from __future__ import annotations
 
-import logging
 import math
 import socket
 import threading
@@ -66,8 +65,10 @@ from ledger.metadata_store.store import (
 from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity, security_of_environment
 from ledger.metadata_store.zookeeper_threads import OneSessionHandler, kazoo_log
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
+from ledger.runtime.tls_refusal import refusal_text
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # kazoo wakes its thread with one byte for each request, through a socket pair. That write runs on our loop,
 # and it blocks once about 270 bytes wait.
@@ -135,7 +136,7 @@ class ZookeeperStore(MetadataStore):
         self._session_id = 0
         self._in_flight = trio.CapacityLimiter(CALLS_IN_FLIGHT_MAX)
         self._waiters: set[_Waiter] = set()
-        self._connected = trio.Event()
+        self._decided = trio.Event()  # the first session has begun, or ended at once
         self._closed = False
         self._stopping = False
         self._stopped = trio.Event()  # kazoo's threads have ended
@@ -281,9 +282,10 @@ class ZookeeperStore(MetadataStore):
     async def _connect(self, timeout_s: float) -> None:
         self._client.start_async()
         with trio.move_on_after(timeout_s):
-            await self._connected.wait()
+            await self._decided.wait()
             await self._check_identity()
-            return
+            if self.state is not SessionState.EXPIRED:
+                return
         failure = self._handler.last_failure or await trio.to_thread.run_sync(
             _unresolved, self._client.hosts, abandon_on_cancel=True
         )
@@ -291,7 +293,7 @@ class ZookeeperStore(MetadataStore):
             raise StoreSecurityError(f"ZooKeeper at {self.hosts}: {failure}") from failure
         raise StoreUnreachableError(
             f"no ZooKeeper session at {self.hosts} within {timeout_s:g} s"
-            + (f": {failure}" if failure is not None else "")
+            + (f": {refusal_text(failure)}" if failure is not None else "")
         ) from failure
 
     async def _check_identity(self) -> None:
@@ -391,7 +393,7 @@ class ZookeeperStore(MetadataStore):
                 extra = event("zookeeper.connected", hosts=self.hosts)
                 logger.warning("ZooKeeper at %s: connected again", self.hosts, extra=extra)
             self._session.change_state(SessionState.CONNECTED)
-            self._connected.set()
+            self._decided.set()
         elif state == KazooState.SUSPENDED:
             if self.state is SessionState.CONNECTED:
                 extra = event("zookeeper.lost", hosts=self.hosts)
@@ -402,6 +404,7 @@ class ZookeeperStore(MetadataStore):
             self._fail_waiters("/")
         elif state == KazooState.LOST:
             self._session.change_state(SessionState.EXPIRED)
+            self._decided.set()
             self._fail_waiters("/")
             self._begin_stop()
 
@@ -453,7 +456,7 @@ async def open_zookeeper_store(
     try:
         store = ZookeeperStore(hosts, session_timeout_ms, security)
     except ValueError as exc:
-        raise InvalidStoreAddressError(f"ZooKeeper hosts {hosts!r}: {exc}") from exc
+        raise InvalidStoreAddressError(f"ZooKeeper hosts {hosts!r}: {exc}") from None
     try:
         await store._connect(connect_timeout_s)
         yield store

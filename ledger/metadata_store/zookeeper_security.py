@@ -148,7 +148,7 @@ class ZooKeeperSecurity:
                     context, self.tls_certificate, self.tls_key, password=secret, named_by=SecretOf.OURS
                 )
         except SecretFileError as exc:
-            raise StoreSecurityError(f"TLS with ZooKeeper: {exc}") from exc
+            raise StoreSecurityError(f"TLS with ZooKeeper: {exc}") from None
         except (OSError, ValueError) as exc:  # also of ssl
             reason = (exc.strerror if isinstance(exc, OSError) else None) or exc
             raise StoreSecurityError(
@@ -182,11 +182,11 @@ def load_zookeeper_security(path: Path) -> ZooKeeperSecurity:
     try:
         values = read_settings_file(path, _TYPES, of="ZooKeeper", secrets={"password": "password_file"})
     except SettingsFileError as exc:
-        raise StoreSecurityError(str(exc)) from exc
+        raise StoreSecurityError(str(exc)) from None
     try:
         return ZooKeeperSecurity(**values)
     except StoreSecurityError as exc:
-        raise StoreSecurityError(f"{path}: {exc}") from exc
+        raise StoreSecurityError(f"{path}: {exc}") from None
 
 
 def security_of_environment() -> ZooKeeperSecurity:

@@ -23,6 +23,7 @@ from kazoo.protocol.serialization import SASL, Auth
 
 from ledger.metadata_store.errors import StoreSecurityError
 from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity
+from ledger.runtime.log_lines import get_logger
 
 
 def _has_no_credential(record: logging.LogRecord) -> bool:
@@ -33,10 +34,11 @@ def _has_no_credential(record: logging.LogRecord) -> bool:
 # kazoo logs several warnings for each attempt to connect. The store logs each change of its state once, so
 # kazoo is quiet unless a program sets the level of this logger. At the level DEBUG it logs each request, also
 # those that carry a password.
-kazoo_log = logging.getLogger("ledger.metadata_store.zookeeper.kazoo")
-kazoo_log.addHandler(logging.NullHandler())
-kazoo_log.setLevel(logging.CRITICAL + 1)
-kazoo_log.addFilter(_has_no_credential)
+kazoo_log = get_logger("ledger.metadata_store.zookeeper.kazoo")
+_of_program = logging.getLogger(kazoo_log.name)
+_of_program.addHandler(logging.NullHandler())
+_of_program.setLevel(logging.CRITICAL + 1)
+_of_program.addFilter(_has_no_credential)
 
 
 # The limit of the first attempt to connect to a server. It doubles with each that fails there, for a server
@@ -78,7 +80,7 @@ class OneSessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
         except StoreSecurityError as exc:
             self.last_failure = exc
             # kazoo tries again after an OSError, and a rotation of the files may be half done.
-            raise ConnectionRefusedError(str(exc)) from exc
+            raise ConnectionRefusedError(str(exc)) from None
         except Exception as exc:
             self.last_failure = exc
             raise

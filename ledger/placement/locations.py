@@ -70,7 +70,7 @@ def parse_table(text: str, source: str) -> dict[str, str]:
         try:
             table[words[0]] = parse_location(words[1])
         except LocationError as exc:
-            raise LocationError(f"{source}, line {number}: {exc}") from exc
+            raise LocationError(f"{source}, line {number}: {exc}") from None
     return table
 
 
@@ -86,7 +86,7 @@ def parse_script_output(output: bytes, hosts: Collection[str], source: str) -> l
     try:
         return [parse_location(word) for word in words]
     except LocationError as exc:
-        raise LocationError(f"{source}: {exc}") from exc
+        raise LocationError(f"{source}: {exc}") from None
 
 
 class _Script:
@@ -112,7 +112,7 @@ class _Script:
             with trio.fail_after(self._source.timeout_s):
                 done = await trio.run_process([self._source.path, *hosts], capture_stdout=True)
         except (OSError, subprocess.CalledProcessError) as exc:
-            raise LocationError(f"{self._name} failed: {exc}") from exc
+            raise LocationError(f"{self._name} failed: {exc}") from None
         except trio.TooSlowError as exc:
             raise LocationError(f"{self._name} took longer than {self._source.timeout_s:g} s") from exc
         output: bytes = done.stdout
@@ -149,7 +149,7 @@ class _TableFile:
                 self._table = _Fixed(parse_table(text, f"table {self._path}"), self._membership)
                 self._read_at = stat.st_mtime_ns, stat.st_size
         except (OSError, UnicodeDecodeError) as exc:
-            raise LocationError(f"table {self._path} cannot be read: {exc}") from exc
+            raise LocationError(f"table {self._path} cannot be read: {exc}") from None
         return await self._table.locate(bookies)
 
 

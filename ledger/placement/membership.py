@@ -12,7 +12,6 @@ docs/known-bugs.md 43 (watches lost on SUSPENDED).
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -21,17 +20,19 @@ import trio
 
 from ledger.catalog.paths import AVAILABLE, READONLY, READONLY_NAME
 from ledger.catalog.service_info import ServiceInfo, decode_service_info
+from ledger.causes import cause_of
 from ledger.errors import BookieSecurityError, BookieUnavailableError, MetadataFormatError
-from ledger.metadata_store.errors import NamespaceError, NoNodeError, SessionExpiredError
+from ledger.metadata_store.errors import MetadataError, NoNodeError, SessionExpiredError
 from ledger.metadata_store.store import MetadataStore, SessionState
 from ledger.placement.bookie_health import BookieHealth, counts_as_error
 from ledger.placement.config import PlacementConfig
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.background import open_background
 from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.transport.transport import Address
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 RETRY_PAUSE_S = 0.2
@@ -128,7 +129,7 @@ class Membership:
         try:
             info = await self.service_info(bookie)
         except BookieUnavailableError as exc:
-            if address is not None and isinstance(exc.__cause__, NamespaceError):
+            if address is not None and isinstance(cause_of(exc), MetadataError):
                 return address  # most ids are addresses: reads continue without the store
             raise
         if info.rpc is not None:
@@ -150,12 +151,12 @@ class Membership:
                 node = await self._store.get(f"{parent}/{bookie}")
             except NoNodeError:
                 continue
-            except NamespaceError as exc:
-                raise BookieUnavailableError(bookie, f"its address cannot be looked up: {exc}") from exc
+            except MetadataError as exc:
+                raise BookieUnavailableError(bookie, f"its address cannot be looked up: {exc}") from None
             try:
                 return decode_service_info(node.value)
             except MetadataFormatError as exc:
-                raise BookieUnavailableError(bookie, f"its service info does not parse: {exc}") from exc
+                raise BookieUnavailableError(bookie, f"its service info does not parse: {exc}") from None
         return ServiceInfo()
 
     async def _refresh(self) -> trio.Event:
@@ -193,7 +194,7 @@ class Membership:
                         extra=event("bookies.unknown"),
                     )
                     return
-                except NamespaceError as exc:
+                except MetadataError as exc:
                     if self._store.state in (SessionState.EXPIRED, SessionState.CLOSED):
                         return
                     logger.info(

@@ -13,7 +13,6 @@ Source: BookieWatcherImpl.java, BookieInfoReader.java; docs/protocol.md 11.1, 11
 from __future__ import annotations
 
 import contextlib
-import logging
 import random
 from collections.abc import Collection, Sequence
 from functools import partial
@@ -38,11 +37,12 @@ from ledger.placement.topology import DEFAULT_RACK, DEFAULT_REGION_RACK, Topolog
 from ledger.placement.weights import weights_of_free_bytes
 from ledger.quorum import AckRule
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import failure_domain
 from ledger.transport.transport import Transport
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 LOCATION_RETRY_S = 30.0  # after a look-up that gave no location
 CHOSEN_AT_ONCE_MAX = 64  # bookies of an ensemble; replacements in a larger one are chosen in a thread

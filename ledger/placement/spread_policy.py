@@ -132,10 +132,11 @@ def choose_spread_ensemble(
     if len(candidates.writable) < size:
         raise NotEnoughBookiesError(size, len(candidates.writable), candidates.writable)
     vacant: list[str | None] = [None] * size
+    needs = _Needs(config, write_quorum, ack_quorum, regions_min)
     for pool in _pools(config, candidates, size):
         if config.policy is PlacementPolicy.RANDOM and not candidates.weights:
             return choose_ensemble(pool, size, rng, suspects=candidates.suspects)
-        found = _fill(config, candidates, pool, vacant, {}, write_quorum, ack_quorum, regions_min, rng, turn)
+        found = _fill(needs, candidates, pool, vacant, rng, turn=turn)
         if found is not None:
             return found
     raise PlacementError(
@@ -170,6 +171,7 @@ def choose_spread_replacements(
         if rest and others:
             chosen |= choose_replacements(ensemble, rest, others, rng, suspects=suspects, tried=tried)
         return chosen, None
+    needs = _Needs(config, write_quorum, ack_quorum, regions_min)
     present: list[str | None] = list(ensemble)
     indices = failed
     # All at once if possible: a replacement may fit beside a failed bookie, but not beside that bookie's
@@ -179,9 +181,7 @@ def choose_spread_replacements(
         members = [None if index in failed_at else bookie for index, bookie in enumerate(present)]
         free = attrs.evolve(candidates, writable=spare - set(present))
         for pool in _pools(config, free, len(vacant)):
-            found = _fill(
-                config, free, pool, members, failed_at, write_quorum, ack_quorum, regions_min, rng, 0
-            )
+            found = _fill(needs, free, pool, members, rng, failed_at=failed_at)
             if found is not None:
                 present = list(found)
                 break
@@ -213,33 +213,42 @@ def _pools(config: PlacementConfig, candidates: Candidates, wanted: int) -> list
     return [pool for pool in pools if len(pool) >= wanted]
 
 
+@attrs.frozen
+class _Needs:
+    """The conditions that the bookies of an ensemble must fulfil."""
+
+    config: PlacementConfig
+    write_quorum: int
+    ack_quorum: int
+    regions_min: int | None
+
+
 def _fill(
-    config: PlacementConfig,
+    needs: _Needs,
     candidates: Candidates,
     pool: Collection[str],
     members: Sequence[str | None],
-    failed_at: Mapping[int, str],
-    write_quorum: int,
-    ack_quorum: int,
-    regions_min: int | None,
     rng: random.Random,
-    turn: int,
+    *,
+    failed_at: Mapping[int, str] | None = None,
+    turn: int = 0,
 ) -> tuple[str, ...] | None:
-    topology = candidates.topology
+    """``members`` with a bookie of the pool at each vacant index; None if the needs allow no choice."""
+    topology, config = candidates.topology, needs.config
     order = draw_order(pool, candidates.weights, rng)
     penalties = dict.fromkeys(candidates.suspects, 1) | {
         bookie: 2 + number for number, bookie in enumerate(candidates.tried)
     }
     order.sort(key=lambda bookie: penalties.get(bookie, 0))
-    prefers = _prefers(config, topology, order, penalties, failed_at, turn)
+    prefers = _prefers(config, topology, order, penalties, failed_at or {}, turn)
     domain = topology.rack if config.policy is not PlacementPolicy.RANDOM else lambda bookie: ""
-    wanted = racks_wanted(config, write_quorum)
+    wanted = racks_wanted(config, needs.write_quorum)
     for racks_min in (wanted,) if config.enforce_racks else range(wanted, 0, -1):
         found = fill_ensemble(
             members,
             order,
-            write_quorum=write_quorum,
-            accepts=_accepts(config, topology, racks_min, ack_quorum, regions_min),
+            write_quorum=needs.write_quorum,
+            accepts=_accepts(config, topology, racks_min, needs.ack_quorum, needs.regions_min),
             prefers=prefers,
             domain=domain,
         )

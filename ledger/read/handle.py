@@ -28,8 +28,9 @@ from ledger.errors import (
     NoSuchLedgerError,
 )
 from ledger.metadata import LedgerMetadata
-from ledger.metadata_store.errors import NamespaceError, SessionExpiredError
+from ledger.metadata_store.errors import MetadataError, SessionExpiredError
 from ledger.packed_entries import SIZE_BYTES
+from ledger.pickling import ProcessBound
 from ledger.read.lac_poll import LacPoll
 from ledger.read.lac_query import query_lac
 from ledger.read.local_reads import LocalReads
@@ -51,7 +52,7 @@ NO_BATCHES_S = 60.0  # without batch reads after one lost a connection, which ma
 T = TypeVar("T")
 
 
-class ReadHandle:
+class ReadHandle(ProcessBound):
     """Reads one ledger. Leaving ``async with`` closes the handle and does not change the ledger."""
 
     def __init__(
@@ -151,7 +152,7 @@ class ReadHandle:
         """Read the payloads of one or more entries from ``first`` on, at most up to ``last``.
 
         This is the way to catch up with a long ledger. The result is as long as one reply. Call again with
-        the same ``last`` for the entries after it, which are read in the background meanwhile. A cancelled
+        the same ``last`` for the entries after it, which are read in the background. A cancelled
         read changes nothing.
 
         Args:
@@ -354,7 +355,7 @@ class ReadHandle:
         if not unpacked:
             local.fail()
             return None
-        if local.holds(first):  # no other task has read meanwhile
+        if local.holds(first):  # no other task has read them since
             local.advance(len(unpacked))
         return unpacked
 
@@ -365,7 +366,7 @@ class ReadHandle:
         with trio.move_on_after(self._config.transport.request_timeout_s):
             try:
                 self._update(await self._context.catalog.get_newest(self.ledger_id))
-            except (NamespaceError, LedgerError):
+            except (MetadataError, LedgerError):
                 pass  # the reason why the read failed is more useful
         return replicas(self.metadata, entry_id) != replicas(metadata, entry_id)
 
@@ -377,7 +378,7 @@ class ReadHandle:
                     found = await self._context.catalog.get(self.ledger_id, watch=watch)
                 except (NoSuchLedgerError, SessionExpiredError):
                     return  # the known LAC stays true; the next read raises the error
-                except (NamespaceError, LedgerError):
+                except (MetadataError, LedgerError):
                     await trio.sleep(METADATA_RETRY_S)
                     continue
                 except Exception as exc:  # ends this round, not the client

@@ -13,7 +13,6 @@ Source: ReadOpBase.java, BatchedReadOp.java, DefaultSpeculativeRequestExecutionP
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -33,11 +32,12 @@ from ledger.metadata import LedgerMetadata
 from ledger.read.replica_rules import EntryRead, reading_order, replicas
 from ledger.read.speculative_read import SpeculativeRead, wait_reads
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.statistics.names import DIGEST_MISMATCHES
 from ledger.transport.bookie_requests import entry_of, refusal_of
 from ledger.wire.messages import BatchReadReply, BatchReadRequest, LocatedReply, ReadReply, ReadRequest, Reply
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 Unpack = Callable[[Sequence[bytes], int], list[T]]

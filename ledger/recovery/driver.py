@@ -11,7 +11,6 @@ Source: LedgerRecoveryOp.java; docs/protocol.md 7.
 from __future__ import annotations
 
 import functools
-import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import assert_never
@@ -44,12 +43,13 @@ from ledger.recovery.recovery import (
     Recovery,
 )
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.timers import Timer
 from ledger.transport.bookie_connection import PendingRequest
 from ledger.transport.bookie_requests import entry_of, refusal_of
 from ledger.wire.messages import LAST_ENTRY, AddRequest, ReadRequest, Reply, Request
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PROGRESS_S = 10.0  # between two lines about one recovery
 

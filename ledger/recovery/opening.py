@@ -9,8 +9,6 @@ Source: LedgerOpenOp.java, LedgerRecoveryOp.java; docs/protocol.md 6.7, 7.1.
 
 from __future__ import annotations
 
-import logging
-
 from ledger.catalog.catalog import Versioned
 from ledger.catalog.metadata_update import update_metadata
 from ledger.context import ClientContext
@@ -18,9 +16,10 @@ from ledger.digest import EntryCodec
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.recovery.driver import RecoveryDriver
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.statistics.names import LEDGER_RECOVER, LEDGERS_RECOVERED
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 async def recover_ledger(context: ClientContext, current: Versioned, codec: EntryCodec) -> Versioned:
@@ -33,7 +32,7 @@ async def recover_ledger(context: ClientContext, current: Versioned, codec: Entr
         LedgerRecoveryError: Too few bookies replied, or accepted adds.
         AccessDeniedError: A bookie refuses this client, or has the ledger under another key.
         NoSuchLedgerError: The ledger was deleted in the meantime.
-        ledger.metadata_store.errors.NamespaceError: The metadata store failed.
+        ledger.metadata_store.errors.MetadataError: The metadata store failed.
     """
 
     def mark(metadata: LedgerMetadata) -> LedgerMetadata | None:

@@ -13,7 +13,6 @@ AuditorPlacementPolicyCheckTask.java, AuditorReplicasCheckTask.java; docs/autore
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -36,9 +35,10 @@ from ledger.replication.marks import RecoveryDelay, RegularCheck, UnderReplicate
 from ledger.replication.returned_bookies import ReturnedBookies
 from ledger.runtime.clock import wall_ms
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 REST = 79  # times the length of a mark that no worker can use before another bookie is registered
 REST_S_MAX = 0.4
@@ -85,7 +85,9 @@ class Auditor:
         self._context, self._session, self._marks, self._config = context, session, marks, config
         self._root, self._wall_ms = context.catalog.root, wall_ms
         self._visits = LedgerVisits(context, session, marks, config)
-        self._returned = ReturnedBookies(context, session, marks, config, self._visits, self._note_marked)
+        self._returned = ReturnedBookies(
+            context, session, marks, config, self._visits, self._note_marked, wall_ms
+        )
         self._check = LedgerCheck(
             context, percentage=config.verified_percentage, reads_max=config.reads_in_flight_max
         )
@@ -189,21 +191,18 @@ class Auditor:
         If cancelled, or if it raises, some are marked.
         """
         marked, began_s = 0, trio.current_time()
+        unchecked, example = 0, ""
 
         async def check(current: Versioned) -> None:
-            nonlocal marked
+            nonlocal marked, unchecked, example
             if not await self._marks.is_enabled():
                 return
             registered = await read_registered(self._session, self._root)
             try:
                 lac = await last_entry_of(self._context, current)
             except LedgerError as exc:
-                logger.warning(
-                    "ledger %d was not checked: %s",
-                    current.ledger_id,
-                    exc,
-                    extra=event("ledger.not_checked", ledger=current.ledger_id, error=exc),
-                )
+                unchecked += 1
+                example = example or f"ledger {current.ledger_id}: {exc}"
                 return
             bad = (await self._check.find(current, lac, registered)).bad
             # Bookies that are not registered are left to the audit, which waits for the delay.
@@ -216,6 +215,13 @@ class Auditor:
         self.stats.ledger_checks += 1
         self.stats.ledger_check_s += trio.current_time() - began_s
         self.stats.ledgers_marked += marked
+        if unchecked:  # one line: with a bookie away they may be thousands
+            logger.warning(
+                "%d ledgers were not checked, for example %s",
+                unchecked,
+                example,
+                extra=event("check.incomplete", ledgers=unchecked, example=example),
+            )
         logger.info(
             "check of all ledgers: %d miss replicas", marked, extra=event("check.done", marked=marked)
         )

@@ -9,7 +9,6 @@ Source: AutoRecoveryMain.java; docs/autorecovery.md.
 
 from __future__ import annotations
 
-import logging
 import random
 import socket
 from collections.abc import Callable
@@ -29,10 +28,11 @@ from ledger.replication.marks import UnderReplicatedLedgers
 from ledger.replication.worker import ReplicationWorker, WorkerStats
 from ledger.runtime.clock import wall_ms
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.runtime.tasks.task_errors import errors_in
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 WITHDRAW_S = 2.0

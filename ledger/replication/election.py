@@ -113,4 +113,4 @@ async def current_auditor(store: MetadataStore, root: str) -> str | None:
         try:
             return decode_vote(vote)
         except MetadataFormatError as exc:
-            raise MetadataFormatError(f"{path}/{names[0]}: {exc}") from exc
+            raise MetadataFormatError(f"{path}/{names[0]}: {exc}") from None

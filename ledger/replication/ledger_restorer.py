@@ -16,7 +16,6 @@ Source: ReplicationWorker.java (rereplicate), BookKeeperAdmin.java (replicateLed
 from __future__ import annotations
 
 import enum
-import logging
 from collections.abc import Callable, Collection
 
 import attrs
@@ -36,8 +35,9 @@ from ledger.recovery.opening import recover_ledger
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.fragment_copy import CopyRate, FragmentCopy, unreadable_entry
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Outcome(enum.Enum):
@@ -109,7 +109,7 @@ class LedgerRestorer:
 
         Raises:
             LedgerError: The metadata do not parse, or the ledger's LAC cannot be read.
-            ledger.metadata_store.errors.NamespaceError: The metadata store failed, or the lock is gone.
+            ledger.metadata_store.errors.MetadataError: The metadata store failed, or the lock is gone.
         """
         try:
             checked = await self._checked(ledger_id, absent)

@@ -9,7 +9,6 @@ Source: our own; docs/autorecovery.md.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 
@@ -26,10 +25,11 @@ from ledger.metadata_store.store import MetadataStore
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.marks import UnderReplicatedLedgers
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.runtime.tasks.task_errors import for_each
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 TASKS_MAX = 1000
 OPEN_PAUSE_S = 2.0  # between two looks at a ledger that is being written

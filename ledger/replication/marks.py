@@ -12,7 +12,6 @@ Source: ZkLedgerUnderreplicationManager.java; docs/metadata.md 12.
 from __future__ import annotations
 
 import enum
-import logging
 import math
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
@@ -58,8 +57,9 @@ from ledger.metadata_store.errors import (
 from ledger.metadata_store.store import MetadataStore, parent_of
 from ledger.runtime.clock import wall_ms
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _LEVELS = 4  # of inner nodes between ``ledgers`` and a mark
 RELEASE_PAUSE_S = 0.5
@@ -148,7 +148,7 @@ class UnderReplicatedLedgers:
         try:
             check_layout((await self._session.get(layout)).value)
         except MetadataFormatError as exc:
-            raise MetadataFormatError(f"{layout}: {exc}") from exc
+            raise MetadataFormatError(f"{layout}: {exc}") from None
         for name in (UNDERREPLICATION_LEDGERS, UNDERREPLICATION_LOCKS):
             await self._ensure(name, b"")
 
@@ -170,7 +170,7 @@ class UnderReplicatedLedgers:
         except NoNodeError:
             return None
         except MetadataFormatError as exc:
-            raise MetadataFormatError(f"{path}: {exc}") from exc
+            raise MetadataFormatError(f"{path}: {exc}") from None
 
     async def marked(self) -> list[MarkedLedger]:
         """All marked ledgers, by id. Marks that come or go meanwhile may or may not be among them.
@@ -388,7 +388,7 @@ class UnderReplicatedLedgers:
             try:
                 return RecoveryDelay(decode_delay(node.value), node.stat.version)
             except MetadataFormatError as exc:
-                raise MetadataFormatError(f"{path}: {exc}") from exc
+                raise MetadataFormatError(f"{path}: {exc}") from None
 
     async def set_recovery_delay(self, seconds: int) -> None:
         """Set the delay. The auditor reacts also if the value is the same: then it audits at once.
@@ -425,7 +425,7 @@ class UnderReplicatedLedgers:
                 watch.set()  # written since
             return None
         except MetadataFormatError as exc:
-            raise MetadataFormatError(f"{path}: {exc}") from exc
+            raise MetadataFormatError(f"{path}: {exc}") from None
 
     async def set_checked(self, check: RegularCheck) -> int:
         """Record that such a check was completed now; return the time, epoch milliseconds."""

@@ -3,15 +3,14 @@
 Inside: following the bookies, the look at ledgers that may have been written while one was away, its pace.
 Not inside: the rule which ledgers those are (``absences``), counting and marking (``ledger_visits``), what
 writers mark by themselves (``ledger.write.missed``).
-Always: each return that was seen leads to a look, after the writers had a moment to mark; nothing is marked
-while auto-recovery is switched off.
+Always: each return leads to a look, after the writers had a moment to mark; a new auditor counts each bookie
+as returned that registered lately; nothing is marked while auto-recovery is switched off.
 
 Source: our own; docs/autorecovery.md.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection
 
 import trio
@@ -20,7 +19,7 @@ from ledger.catalog.catalog import Versioned
 from ledger.context import ClientContext
 from ledger.errors import LedgerError
 from ledger.fragments.ledger_check import last_entry_of
-from ledger.fragments.registered import read_cookie_owners, read_registered
+from ledger.fragments.registered import read_cookie_owners, read_registered, read_registrations
 from ledger.metadata_store.errors import ConnectionLostError, SessionExpiredError
 from ledger.metadata_store.store import MetadataStore
 from ledger.replication.absences import Absences
@@ -28,9 +27,10 @@ from ledger.replication.config import ReplicationConfig
 from ledger.replication.ledger_visits import OPEN_PAUSE_S, LedgerVisits
 from ledger.replication.marks import UnderReplicatedLedgers
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RETURN_PAUSE_S = 5.0  # before the look at the ledgers of a bookie that is back: its writers mark theirs first
 RETURN_LEDGERS = 20  # looked at together
@@ -50,12 +50,13 @@ class ReturnedBookies:
         config: ReplicationConfig,
         visits: LedgerVisits,
         note_marked: Callable[[int], None],
+        wall_ms: Callable[[], int],
     ) -> None:
         """``note_marked`` is called with the number of ledgers that a look has marked."""
         self.absences = Absences()
         self._context, self._session, self._marks = context, session, marks
         self._config, self._visits, self._root = config, visits, context.catalog.root
-        self._note_marked = note_marked
+        self._note_marked, self._wall_ms = note_marked, wall_ms
         self._returned: set[str] = set()
         self._return = trio.Event()
 
@@ -72,10 +73,16 @@ class ReturnedBookies:
         while True:
             changed = wake()
             try:
+                stats = await read_registrations(self._session, self._root)
                 if not is_known:
                     self.absences = Absences(await read_cookie_owners(self._session, self._root))
+                    # Since then no check of all replicas may have ended, and no auditor may have looked.
+                    since_ms = self._wall_ms() - 2000 * self._config.replicas_check_interval_s
+                    self._returned |= {one for one, stat in stats.items() if stat.created_ms >= since_ms}
+                    if self._returned:
+                        self._return.set()
                     is_known = True
-                available = (await read_registered(self._session, self._root)).all
+                sessions = {bookie: stat.ephemeral_owner for bookie, stat in stats.items()}
             except ConnectionLostError:
                 await trio.sleep(self._config.retry_pause_s)
                 continue
@@ -85,7 +92,7 @@ class ReturnedBookies:
                 report_contained("look for bookies that came back", exc)
                 await trio.sleep(CONTAINED_PAUSE_S)
                 continue
-            if returned := self.absences.on_bookies(available, trio.current_time()):
+            if returned := self.absences.on_bookies(sessions, trio.current_time()):
                 self._returned |= returned
                 self._return.set()
             await changed.wait()

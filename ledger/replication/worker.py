@@ -13,8 +13,6 @@ Source: ReplicationWorker.java; docs/autorecovery.md.
 
 from __future__ import annotations
 
-import logging
-
 import attrs
 import trio
 
@@ -25,10 +23,11 @@ from ledger.replication.failure_backoff import FailureBackoff
 from ledger.replication.ledger_restorer import LedgerRestorer, Outcome
 from ledger.replication.marks import SeenMark, TakenLedger, UnderReplicatedLedgers
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.runtime.tasks.task_errors import for_each
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 POLL_S = 60.0  # at least so often an idle worker looks for marks

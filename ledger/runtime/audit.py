@@ -20,7 +20,6 @@ Source: our own.
 from __future__ import annotations
 
 import datetime
-import getpass
 import json
 import logging
 import os
@@ -32,12 +31,14 @@ import trio
 
 from ledger.errors import AuditError
 from ledger.runtime.clock import wall_ms
+from ledger.runtime.log_lines import get_logger
+from ledger.runtime.own_user import own_user
 from ledger.runtime.tasks.task_errors import first_error
 
 FILE_VARIABLE = "DLOG_AUDIT_LOG"
 _TEXT_MAX = 2_000  # characters of a target or a result
 
-logger = logging.getLogger("dlog.audit")
+logger = get_logger("dlog.audit")
 logger.addHandler(logging.NullHandler())
 
 
@@ -107,11 +108,7 @@ def _record_failure(act: str, target: str, identity: str | None, error: BaseExce
 
 
 def _own_identity() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+    return f"{own_user()}@{socket.gethostname()}"
 
 
 def _record(act: str, target: str, identity: str | None, result: str) -> None:
@@ -143,7 +140,7 @@ def _record(act: str, target: str, identity: str | None, result: str) -> None:
         raise AuditError(
             f"{path}: {act} of {target} ended ({result[:200]}), but the audit log did not take the line:"
             f" {exc.strerror or exc}. Make room for it, and note the act by hand"
-        ) from exc
+        ) from None
 
 
 def _check_writable() -> None:
@@ -154,7 +151,7 @@ def _check_writable() -> None:
             raise AuditError(
                 f"{path}: the audit log cannot be opened: {exc.strerror or exc}; nothing was done. Correct"
                 f" {FILE_VARIABLE}, or the rights of the file"
-            ) from exc
+            ) from None
 
 
 def _open(path: str) -> int:

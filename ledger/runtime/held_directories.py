@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
 from pathlib import Path
 
 CHECK_S = 0.05  # a look at the path is not repeated within this time
@@ -36,7 +35,6 @@ class HeldDirectory:
         found = os.fstat(descriptor)
         self._identity = (found.st_dev, found.st_ino)
         self._lost: str | None = None
-        self._checked_s = -CHECK_S
 
     def __repr__(self) -> str:
         return f"<HeldDirectory {self.path}{'' if self._lost is None else ', lost'}>"
@@ -58,16 +56,9 @@ class HeldDirectory:
             OSError: It cannot be followed, so that it is not known.
         """
         if self._lost is None:
-            began_s = time.monotonic()
             self._lost = self._look()
-            self._checked_s = began_s
         if self._lost is not None:
             raise DirectoryLostError(errno.ESTALE, self._lost, str(self.path))
-
-    def check_recent(self) -> None:
-        """As ``check``, but a look of the last ``CHECK_S`` is enough."""
-        if self._lost is not None or time.monotonic() - self._checked_s >= CHECK_S:
-            self.check()
 
     def close(self) -> None:
         """Close the descriptor."""

@@ -19,6 +19,7 @@ import re
 import ssl
 from pathlib import Path
 
+from ledger.pickling import PicklableError
 from ledger.runtime.secret_file import SecretOf, load_secret
 
 ITERATIONS_MAX = 5_000_000  # of one file, all keys together; Java's own limit for one. A few seconds
@@ -38,7 +39,7 @@ _NO_MAC = (
 _PEM_KEY = re.compile(rb"-----BEGIN ENCRYPTED PRIVATE KEY-----(.*?)(?:-----END|\Z)", re.DOTALL)
 
 
-class KeyWorkError(ValueError):
+class KeyWorkError(PicklableError, ValueError):
     """A key must not be used. The message says why."""
 
     def __init__(self, message: str, *, is_too_much: bool = False) -> None:

@@ -1,10 +1,10 @@
 """Whether the loop makes a short call that blocks itself, instead of handing it to a thread.
 
 Inside: the rule, and what it knows of earlier calls. Not inside: threads and the calls: those of SQLite
-(``sqlite_store``), and the syncs of a bookie's journal (``bookie.journal.loop_syncs``).
+(``sqlite_store``), and the syncs of a bookie's journal (``bookie.journal.journal``).
 
 Handing a call to a thread and back takes two switches of threads and a turn of the loop, often more than the
-call itself. But meanwhile the loop serves no peer. So it makes calls only while they are known to be fast:
+call itself. But the loop serves no peer during the call. So it makes only calls that are known to be fast:
 
 - of late they took at most ``FAST_S`` on average, those of the thread included. One call that took two or
   three times as long does not send the next ones to the thread, where they would take longer still;
@@ -28,19 +28,15 @@ AVERAGE_CALLS = 16  # about this many calls make the average
 
 
 class LoopCalls:
-    """See the module. Asked by the loop before each call; told of each call that was made."""
+    """See the module. The loop asks it before each call, and reports each call that was made."""
 
     def __init__(self) -> None:
+        self.may_call = False  # the loop may make a call now
         self._wanted = CALLS_FIRST
         self._average_s = 0.0
 
     def __repr__(self) -> str:
         return f"<LoopCalls: {self._average_s * 1000:.1f} ms on average, {self._wanted} more wanted>"
-
-    @property
-    def may_call(self) -> bool:
-        """True if the loop may make a call now."""
-        return not self._wanted and self._average_s <= FAST_S
 
     def called(self, took_s: float) -> None:
         """A call was made, by the loop or by the thread."""
@@ -49,3 +45,4 @@ class LoopCalls:
             self._wanted = min(max(CALLS_PER_MS * math.ceil(took_s * 1000), self._wanted), CALLS_MAX)
         elif self._wanted:
             self._wanted -= 1
+        self.may_call = not self._wanted and self._average_s <= FAST_S

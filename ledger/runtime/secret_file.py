@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import enum
 import errno
-import logging
 import os
 import stat
 from pathlib import Path
@@ -31,8 +30,9 @@ from pathlib import Path
 import attrs
 
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 SECRET_BYTES_MAX = 1 << 20
 _OTHERS_READ, _OTHERS_WRITE, _OTHERS = 0o044, 0o022, 0o077

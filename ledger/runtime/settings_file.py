@@ -35,7 +35,7 @@ def read_settings_file(
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
     except OSError as exc:
-        raise SettingsFileError(f"{path}: the settings for {of} cannot be read: {exc.strerror}") from exc
+        raise SettingsFileError(f"{path}: the settings for {of} cannot be read: {exc.strerror}") from None
     except ValueError as exc:
         # tomllib names the line; UnicodeDecodeError would quote bytes.
         reason = "not UTF-8" if isinstance(exc, UnicodeDecodeError) else f"not TOML: {exc}"

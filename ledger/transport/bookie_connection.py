@@ -12,7 +12,6 @@ Source: PerChannelBookieClient.java; docs/protocol.md 1.3.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -22,6 +21,7 @@ from ledger.auth.auth import AuthFactory, ClientAuth
 from ledger.codes import Code
 from ledger.errors import BookieError, BookieSecurityError, BookieTimeoutError, BookieUnavailableError
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import failure_domain, first_line, report_contained
 from ledger.runtime.tasks.task_errors import first_error
 from ledger.runtime.tasks.timers import Timer
@@ -35,7 +35,7 @@ from ledger.transport.socket_stream import SocketStream
 from ledger.wire import v2, v3
 from ledger.wire.messages import AddReply, AddRequest, ReadReply, Reply, Request
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Resolve = Callable[[str], Awaitable[Address]]
 
@@ -197,7 +197,7 @@ class BookieConnection:
         if task is None:
             return
         send_queue, direct = self.protocol.send_queue, self._direct
-        if direct is not None and not send_queue.is_empty and direct.can_send(send_queue.queued_bytes):
+        if direct is not None and send_queue.queued_bytes and direct.can_send(send_queue.queued_bytes):
             pieces = send_queue.take()
             for number, piece in enumerate(pieces):
                 sent_bytes = direct.send_now(piece)
@@ -295,7 +295,7 @@ class BookieConnection:
         try:
             return auth()
         except (OSError, ValueError) as exc:
-            raise BookieSecurityError(self.bookie, f"this client's secret cannot be used: {exc}") from exc
+            raise BookieSecurityError(self.bookie, f"this client's secret cannot be used: {exc}") from None
 
     async def _carry(self, stream: trio.abc.Stream) -> None:
         self.is_connected = self.has_connected = True
@@ -378,7 +378,7 @@ class BookieConnection:
         if protocol.failure is not None:
             self._fail_by_violation(str(protocol.failure), protocol.failure)
             return False
-        if not protocol.send_queue.is_empty:
+        if protocol.send_queue.queued_bytes:
             self.wake_sender()  # a reply let requests be sent that were waiting for their turn
         return True
 

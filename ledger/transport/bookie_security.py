@@ -143,7 +143,7 @@ class BookieSecurity:
                 if path is not None:
                     path.open("rb").close()
             except OSError as exc:
-                raise SecuritySettingsError(f"{name}: {path} cannot be read: {exc.strerror}") from exc
+                raise SecuritySettingsError(f"{name}: {path} cannot be read: {exc.strerror}") from None
         return self._tls_context(), self._authentication()
 
     def _tls_context(self) -> ssl.SSLContext | None:
@@ -168,9 +168,9 @@ class BookieSecurity:
                 f"TLS with bookies: {', '.join(str(one) for one in named if one)}: {exc.reason or exc}. Files"
                 " must be of tls_authorities_type and tls_key_type, key and certificate must belong together,"
                 " and a key with a password needs tls_key_password_file"
-            ) from exc
+            ) from None
         except (OSError, ValueError) as exc:
-            raise SecuritySettingsError(f"TLS with bookies: {exc}") from exc
+            raise SecuritySettingsError(f"TLS with bookies: {exc}") from None
 
     def _authentication(self) -> AuthFactory | None:
         from ledger.auth.auth_plugins import client_auth
@@ -187,7 +187,7 @@ class BookieSecurity:
             if keys is not None:
                 factory()  # reads the files with the secret
         except (OSError, ValueError) as exc:
-            raise SecuritySettingsError(f"auth {self.auth!r}: {exc}") from exc
+            raise SecuritySettingsError(f"auth {self.auth!r}: {exc}") from None
         if getattr(factory, "needs_tls", False) and not self.tls:
             raise SecuritySettingsError(f"auth {self.auth!r} sends its secret over TLS only: set tls to true")
         return factory
@@ -221,13 +221,13 @@ def load_bookie_security(path: str | Path) -> BookieSecurity:
     try:
         values: dict[str, Any] = read_settings_file(path, _TYPES, of="bookies", secrets=_SECRETS)
     except SettingsFileError as exc:
-        raise SecuritySettingsError(str(exc)) from exc
+        raise SecuritySettingsError(str(exc)) from None
     if not all(isinstance(value, str) for value in values.get("auth_settings", {}).values()):
         raise SecuritySettingsError(f"{path}: the values of auth_settings must be texts")
     try:
         return BookieSecurity(**values)
     except SecuritySettingsError as exc:
-        raise SecuritySettingsError(f"{path}: {exc}") from exc
+        raise SecuritySettingsError(f"{path}: {exc}") from None
 
 
 def security_of_environment() -> BookieSecurity:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import attrs
 
@@ -125,7 +125,8 @@ class ConnectionProtocol:
         self.version = version
         self.send_queue = SendQueue()
         self.failure: WireError | None = None  # the bookie broke the protocol: give the connection up
-        self._adds = AddQueues(self.send_queue)
+        self._adds = adds = AddQueues(self.send_queue)
+        self.post_adds = adds.post  # the replies go to the sink
         self._frames = FrameBuffer(frame_bytes_max)
         self._aligned = True  # the frame buffer holds no part of a frame
         self._rest = b""  # the last bytes received, if they are less than one reply to an add
@@ -146,15 +147,6 @@ class ConnectionProtocol:
         )
 
     # --- requests -------------------------------------------------------------------------------------------
-
-    def post_adds(self, ledger_id: int, frames: list[bytes], entry_ids: Sequence[int], sink: AddSink) -> None:
-        """Queue adds; their replies go to ``sink``.
-
-        Args:
-            frames: Together the adds of ``entry_ids``; an element may hold several frames.
-        """
-        assert not self._is_closed  # the owner drops the connection at ``close``
-        self._adds.post(ledger_id, frames, entry_ids, sink)
 
     def start_call(self, request: Request, high_priority: bool, waiter: object) -> Call:
         """Queue a request; return its call. The reply arrives as a ``CallReply`` with this call.
@@ -233,12 +225,13 @@ class ConnectionProtocol:
         """
         assert not self._is_closed  # the owner drops the connection at ``close``
         received: list[Received] = []
+        self._adds.notifying = []
         if self.failure is not None:
             return received
         if self._rest:
             chunk, self._rest = self._rest + chunk, b""
         try:
-            if self._aligned and self._adds and self.version == 2:
+            if self._aligned and self._adds.queues and self.version == 2:
                 chunk = self._take_add_replies_v2(chunk, received)
             if chunk:
                 data, payloads = self._frames.feed(chunk)
@@ -246,7 +239,6 @@ class ConnectionProtocol:
                 self._take_payloads(data, payloads, received)
         except WireError as exc:
             self.failure = exc
-        self._adds.begin_notifying([one.queue for one in received if isinstance(one, AddReplies)])
         return received
 
     def _take_add_replies_v2(self, chunk: bytes, received: list[Received]) -> bytes:
@@ -372,7 +364,7 @@ class ConnectionProtocol:
     @property
     def needs_ticks(self) -> bool:
         """True while a reply is due whose absence only ``tick`` can show."""
-        return bool(self._adds or self._forgotten)
+        return bool(self._adds.queues or self._forgotten)
 
     def tick(self) -> str | None:
         """Return which reply is overdue, or None. Call it every quarter of the add timeout while

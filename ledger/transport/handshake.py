@@ -23,6 +23,7 @@ import trio
 from ledger.auth.auth import AUTH_DISABLED_PLUGIN, ClientAuth
 from ledger.codes import Code, Operation
 from ledger.errors import BookieSecurityError, BookieUnavailableError, WireError
+from ledger.runtime.tls_refusal import refusal_text
 from ledger.wire import v2, v3
 from ledger.wire.frame import FRAME_BYTES_MAX, FrameBuffer
 from ledger.wire.messages import AuthReply, AuthRequest, IncomingReply, StartTlsRequest
@@ -53,7 +54,7 @@ class _Conversation:
                 self._raise_refusal(exc)
                 raise BookieUnavailableError(
                     self._bookie, f"broke the connection during the handshake: {exc.__cause__ or exc}"
-                ) from exc
+                ) from None
             if not chunk:
                 raise BookieUnavailableError(self._bookie, "closed the connection during the handshake")
             data, payloads = self._frames.feed(bytes(chunk))
@@ -122,7 +123,7 @@ async def start_tls(
             v3.encode_request(StartTlsRequest(), transaction_id=1)
         )
     except WireError as exc:
-        raise BookieSecurityError(bookie, f"sent no valid reply to START_TLS: {exc}") from exc
+        raise BookieSecurityError(bookie, f"sent no valid reply to START_TLS: {exc}") from None
     reply = incoming.reply
     if incoming.operation is not Operation.START_TLS:
         raise BookieSecurityError(bookie, f"replied to START_TLS with {incoming.operation.name}")
@@ -138,7 +139,7 @@ async def start_tls(
     except trio.BrokenResourceError as exc:
         reason = exc.__cause__ or exc
         kind = BookieSecurityError if is_tls_refusal(reason) else BookieUnavailableError
-        raise kind(bookie, f"the TLS handshake with {host} failed: {reason}") from exc
+        raise kind(bookie, f"the TLS handshake with {host} failed: {refusal_text(reason)}") from exc
     return secured
 
 
@@ -159,7 +160,7 @@ async def authenticate(bookie: str, stream: trio.abc.Stream, auth: ClientAuth) -
             request = v3.encode_request(AuthRequest(auth.plugin, token), transaction_id=number)
             incoming = await conversation.call(request)
         except WireError as exc:
-            raise BookieSecurityError(bookie, f"sent no valid reply to AUTH: {exc}") from exc
+            raise BookieSecurityError(bookie, f"sent no valid reply to AUTH: {exc}") from None
         except BookieSecurityError:
             raise
         except BookieUnavailableError as exc:
@@ -186,7 +187,7 @@ async def authenticate(bookie: str, stream: trio.abc.Stream, auth: ClientAuth) -
         try:
             token = auth.next_token(reply.payload)
         except ValueError as exc:
-            raise BookieSecurityError(bookie, f"{auth.plugin!r} does not accept the bookie: {exc}") from exc
+            raise BookieSecurityError(bookie, f"{auth.plugin!r} does not accept the bookie: {exc}") from None
         if token is None:
             return
     raise BookieSecurityError(bookie, f"{auth.plugin!r} not satisfied after {EXCHANGES_MAX} exchanges")

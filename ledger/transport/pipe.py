@@ -41,23 +41,23 @@ class _Busy:
 class _Waiter:
     """The one task that waits at one end of a direction, if there is one."""
 
-    __slots__ = ("_task",)
+    __slots__ = ("task",)
 
     def __init__(self) -> None:
-        self._task: trio.lowlevel.Task | None = None
+        self.task: trio.lowlevel.Task | None = None
 
     async def park(self) -> None:
-        self._task = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._abort)
+        self.task = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self.abort)
 
     def unpark(self) -> None:
-        task = self._task
+        task = self.task
         if task is not None:
-            self._task = None
+            self.task = None
             trio.lowlevel.reschedule(task)
 
-    def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._task = None
+    def abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self.task = None
         return trio.lowlevel.Abort.SUCCEEDED
 
 
@@ -81,7 +81,8 @@ class _Direction:
             return
         self.chunks.append(chunk)
         self.size_bytes += len(chunk)
-        self.receiver.unpark()
+        if self.receiver.task is not None:
+            self.receiver.unpark()
 
     def take(self, bytes_max: int | None) -> bytes:
         chunks = self.chunks
@@ -98,7 +99,8 @@ class _Direction:
             chunks.appendleft(view[bytes_max:])
             chunk = view[:bytes_max]
         self.size_bytes -= len(chunk)
-        self.sender.unpark()
+        if self.sender.task is not None:
+            self.sender.unpark()
         return chunk if isinstance(chunk, bytes) else bytes(chunk)
 
     def has_capacity(self, size_bytes: int) -> bool:
@@ -139,8 +141,8 @@ class PipeStream(trio.abc.HalfCloseableStream):
         """True if ``send_now`` may be called with this many bytes: no task sends, and the buffer has
         space."""
         out = self._out
-        return not (self._sending.is_busy or out.no_more or out.is_receiver_closed) and out.has_capacity(
-            size_bytes
+        return not (self._sending.is_busy or out.no_more or out.is_receiver_closed) and (
+            not out.size_bytes or out.has_capacity(size_bytes)
         )
 
     def send_now(self, data: bytes) -> int:
@@ -200,8 +202,9 @@ class PipeStream(trio.abc.HalfCloseableStream):
                 raise TypeError(f"max_bytes is a {type(max_bytes).__name__}, not an int")
             if max_bytes < 1:
                 raise ValueError(f"max_bytes is {max_bytes}; at least 1")
-        with self._receiving:
-            incoming = self._in
+        busy, incoming = self._receiving, self._in
+        busy.__enter__()
+        try:
             if incoming.chunks or incoming.no_more or incoming.is_receiver_closed:
                 await trio.lowlevel.checkpoint()
             while True:
@@ -211,7 +214,11 @@ class PipeStream(trio.abc.HalfCloseableStream):
                     return incoming.take(max_bytes)
                 if incoming.no_more:
                     return b""
-                await incoming.receiver.park()  # gives other tasks their turn too
+                # As ``park``, which would be one more coroutine to resume for each chunk.
+                incoming.receiver.task = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(incoming.receiver.abort)
+        finally:
+            busy.is_busy = False
 
     def deliver_to(self, deliver: Callable[[bytes], bool]) -> None:
         """Hand each chunk that is sent from now on to a function, in the step of the sender.

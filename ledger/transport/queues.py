@@ -42,11 +42,6 @@ class SendQueue:
         self._bytes = 0
         self.queued_bytes = 0
 
-    @property
-    def is_empty(self) -> bool:
-        """True if there is nothing to take."""
-        return not self._frames
-
     def put(self, frames: list[bytes], size_bytes: int) -> None:
         """Append frames of ``size_bytes`` in all."""
         self._frames += frames
@@ -137,17 +132,15 @@ class AddQueues:
 
     def __init__(self, send_queue: SendQueue) -> None:
         self._send_queue = send_queue
-        self._queues: dict[int, AddQueue] = {}
-        self._notifying: list[AddQueue] = []  # queues whose sinks are being called now
+        self.queues: dict[int, AddQueue] = {}  # empty while no add is in flight
+        self.notifying: list[AddQueue] = []  # of the replies taken last, whose sinks are called next
         self._ticks = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._queues)
+        self._is_closed = False
 
     @property
     def replies_due(self) -> int:
         """The number of adds in flight."""
-        return sum(queue.posted - queue.replied for queue in self._queues.values())
+        return sum(queue.posted - queue.replied for queue in self.queues.values())
 
     def post(self, ledger_id: int, frames: list[bytes], entry_ids: Sequence[int], sink: AddSink) -> None:
         """Queue adds, to be sent when it is the sink's turn.
@@ -155,10 +148,11 @@ class AddQueues:
         Args:
             frames: Together the adds of ``entry_ids``; an element may hold several frames.
         """
+        assert not self._is_closed  # the owner drops the connection at ``close``
         size_bytes = sum(map(len, frames))
-        queue = self._queues.get(ledger_id)
+        queue = self.queues.get(ledger_id)
         if queue is None:
-            queue = self._queues[ledger_id] = AddQueue(ledger_id, sink)
+            queue = self.queues[ledger_id] = AddQueue(ledger_id, sink)
         elif queue.sink is not sink or queue.waiting:
             queue.waiting.append(_WaitingAdds(sink, frames, size_bytes, entry_ids))
             return
@@ -168,10 +162,12 @@ class AddQueues:
     def take_replies(self, ledger_id: int, code: Code, entry_ids: Sequence[int]) -> AddReplies:
         """Count replies to adds of one ledger; return them with the queue they belong to.
 
+        ``forget`` also applies to that queue while it is in ``notifying``.
+
         Raises:
             WireError: There are more replies than adds in flight. None of them was counted.
         """
-        queue = self._queues.get(ledger_id)
+        queue = self.queues.get(ledger_id)
         if queue is None or len(entry_ids) > queue.posted - queue.replied:
             raise WireError(
                 f"{len(entry_ids)} replies to adds of ledger {ledger_id}, more than adds in flight"
@@ -180,31 +176,27 @@ class AddQueues:
         while queue.marks and queue.marks[0][1] <= queue.replied:
             queue.marks.popleft()
         if queue.replied == queue.posted:
-            del self._queues[ledger_id]
+            del self.queues[ledger_id]
             if queue.waiting:
                 self._next_turn(queue)
+        self.notifying.append(queue)
         return AddReplies(queue, code, entry_ids)
 
     def _next_turn(self, before: AddQueue) -> None:
         queue = AddQueue(before.ledger_id, before.waiting[0].sink)
-        self._queues[queue.ledger_id] = queue
+        self.queues[queue.ledger_id] = queue
         queue.waiting, before.waiting = before.waiting, deque()
         while queue.waiting and queue.waiting[0].sink is queue.sink:
             adds = queue.waiting.popleft()
             queue.posted += len(adds.entry_ids)
             self._send_queue.put(adds.frames, adds.size_bytes)
 
-    def begin_notifying(self, queues: list[AddQueue]) -> None:
-        """Announce that the sinks of these queues are called next. ``forget`` also applies to these
-        queues."""
-        self._notifying = queues
-
     def forget(self, ledger_id: int, matches: Callable[[AddSink], bool]) -> None:
         """From now on drop the replies for this ledger to each sink that ``matches`` accepts."""
-        queue = self._queues.get(ledger_id)
+        queue = self.queues.get(ledger_id)
         if queue is not None:
             queue.waiting = deque(adds for adds in queue.waiting if not matches(adds.sink))  # never sent
-        for one in [queue, *self._notifying] if queue is not None else self._notifying:
+        for one in [queue, *self.notifying] if queue is not None else self.notifying:
             if one.ledger_id == ledger_id and one.sink is not None and matches(one.sink):
                 one.sink = None
 
@@ -217,7 +209,7 @@ class AddQueues:
         for the bookie's.
         """
         self._ticks += 1
-        for queue in self._queues.values():
+        for queue in self.queues.values():
             if queue.marks and self._ticks - queue.marks[0][0] >= SILENT_TICKS:
                 return f"{queue.marks[0][1] - queue.replied} adds of ledger {queue.ledger_id} have no reply"
             if not queue.marks or queue.marks[-1][1] < queue.posted:
@@ -226,13 +218,14 @@ class AddQueues:
 
     def close(self) -> list[AddQueue]:
         """Drop all adds: the connection is lost. Return a queue for each ledger and sink to be notified."""
+        self._is_closed = True
         lost: list[AddQueue] = []
-        for queue in self._queues.values():
+        for queue in self.queues.values():
             lost += _one_for_each_sink(
                 [queue, *(AddQueue(queue.ledger_id, adds.sink) for adds in queue.waiting)],
             )
-        self._queues = {}
-        self._notifying = lost
+        self.queues = {}
+        self.notifying = lost
         return lost
 
 

@@ -34,21 +34,16 @@ class FrameBuffer:
         assert frame_bytes_max > PREFIX_BYTES, frame_bytes_max  # validators of the configurations
         self._length_max = frame_bytes_max - PREFIX_BYTES
         self._pieces: list[bytes | bytearray] = []  # of the beginning of an incomplete frame
-        self._held_bytes = 0  # of ``_pieces``
+        self.held_bytes = 0  # the size of the incomplete frame, as far as it has arrived
         self._needed = 0  # the pieces are not examined again before there are this many bytes
 
     def __repr__(self) -> str:
-        return f"<FrameBuffer holding {self._held_bytes} of at least {self._needed} bytes>"
-
-    @property
-    def held_bytes(self) -> int:
-        """The size of the incomplete frame, as far as it has arrived."""
-        return self._held_bytes
+        return f"<FrameBuffer holding {self.held_bytes} of at least {self._needed} bytes>"
 
     @property
     def missing_bytes(self) -> int:
         """How many bytes at least complete the incomplete frame; 0 without one."""
-        return self._needed - self._held_bytes if self._held_bytes else 0
+        return self._needed - self.held_bytes if self.held_bytes else 0
 
     def allow(self, frame_bytes_max: int) -> None:
         """Change the limit for the lengths that are examined from now on."""
@@ -57,7 +52,7 @@ class FrameBuffer:
 
     def discard(self) -> None:
         """Forget the incomplete frame."""
-        self._pieces, self._held_bytes, self._needed = [], 0, 0
+        self._pieces, self.held_bytes, self._needed = [], 0, 0
 
     def feed(self, chunk: bytes) -> tuple[bytes, list[tuple[int, int]]]:
         """Take received bytes; return the payloads that are complete now.
@@ -70,7 +65,7 @@ class FrameBuffer:
             WireError: A length is zero or beyond the limit. The payloads in front of it in the same chunk are
                 dropped, and each later call raises too: close the connection.
         """
-        held_bytes = self._held_bytes
+        held_bytes = self.held_bytes
         if held_bytes:
             if held_bytes + len(chunk) < self._needed:
                 self._keep(chunk)
@@ -89,7 +84,7 @@ class FrameBuffer:
             if not 0 < length <= length_max:
                 # Kept, so that a later call finds the same four bytes and raises again.
                 self._pieces = [data[position : position + PREFIX_BYTES]]
-                self._held_bytes = self._needed = PREFIX_BYTES
+                self.held_bytes = self._needed = PREFIX_BYTES
                 raise WireError(
                     f"a frame says that {length} bytes follow; 1 to {length_max} are allowed. The peer uses "
                     "another protocol or a larger frame limit; raise frame_bytes_max (nettyMaxFrameSizeBytes)"
@@ -102,12 +97,12 @@ class FrameBuffer:
             payloads.append((start, stop))
             position = stop
         self._pieces = [data[position:]] if position < size else []
-        self._held_bytes, self._needed = size - position, needed
+        self.held_bytes, self._needed = size - position, needed
         return data, payloads
 
     def _keep(self, chunk: bytes) -> None:
         # A peer that sends a frame byte by byte must not make an object for each byte.
-        self._held_bytes += len(chunk)
+        self.held_bytes += len(chunk)
         last = self._pieces[-1]
         if len(chunk) >= _PIECE_BYTES_MIN:
             self._pieces.append(chunk)

@@ -358,7 +358,7 @@ def _decode_bodies(data: bytes, start: int, end: int) -> PackedEntries:
     try:
         return unpack_entries(data, start, end)
     except ValueError as exc:
-        raise WireError(str(exc)) from exc
+        raise WireError(str(exc)) from None
 
 
 def _encode_auth(plugin: str, payload: bytes) -> bytes:
@@ -376,7 +376,7 @@ def _decode_auth(data: bytes) -> tuple[str, bytes]:
             raise WireError("an AUTH message without its plug-in name or payload")
         return text_of(message.authPluginName), message.payload
     except (DecodeError, UnicodeDecodeError) as exc:
-        raise WireError(f"an AUTH message that does not parse: {exc}") from exc
+        raise WireError(f"an AUTH message that does not parse: {exc}") from None
 
 
 class AddEncoder:

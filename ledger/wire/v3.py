@@ -212,7 +212,7 @@ def decode_request(data: bytes, start: int, end: int) -> IncomingRequest:
             high_priority=header.priority > 0,
         )
     except (DecodeError, UnicodeDecodeError) as exc:
-        raise WireError(f"a version 3 request that does not parse: {exc}") from exc
+        raise WireError(f"a version 3 request that does not parse: {exc}") from None
 
 
 def _request_in(message: pb.Request, operation: Operation) -> Request | None:
@@ -295,6 +295,12 @@ def encode_reply(reply: Reply, *, version: int, operation: Operation, transactio
     header.version = pb.VERSION_THREE
     header.operation = operation.value  # type: ignore[assignment]
     header.txnId = transaction_id
+    _fill_reply(message, reply, status)
+    return _framed(message)
+
+
+def _fill_reply(message: pb.Response, reply: Reply, status: str) -> None:
+    """Add the body of a reply that has no faster encoder."""
     match reply:
         case AddReply():
             message.addResponse.MergeFrom(
@@ -341,11 +347,10 @@ def encode_reply(reply: Reply, *, version: int, operation: Operation, transactio
         case AuthReply():
             if reply.code is Code.OK:
                 _fill_auth(message.authResponse, reply.plugin, reply.payload)
-        case RefusedReply():
-            pass
+        case ReadReply() | RefusedReply():
+            pass  # ``encode_reply`` has encoded a ``ReadReply``; the other one has no body
         case _:
             assert_never(reply)
-    return _framed(message)
 
 
 def decode_reply(data: bytes, start: int, end: int) -> IncomingReply:
@@ -372,7 +377,7 @@ def decode_reply(data: bytes, start: int, end: int) -> IncomingReply:
         reply = _reply_in(message, operation, Code(message.status))
         return IncomingReply(header.version, operation, reply, header.txnId)
     except (DecodeError, UnicodeDecodeError) as exc:
-        raise WireError(f"a version 3 reply that does not parse: {exc}") from exc
+        raise WireError(f"a version 3 reply that does not parse: {exc}") from None
 
 
 def _reply_in(message: pb.Response, operation: Operation, code: Code) -> Reply:

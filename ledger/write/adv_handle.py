@@ -17,11 +17,12 @@ import trio
 from ledger.errors import DuplicateEntryIdError, LedgerError
 from ledger.metadata import LedgerMetadata
 from ledger.payloads import as_payload
+from ledger.pickling import ProcessBound
 from ledger.write.entry_sequence import EntrySequence
 from ledger.write.handle import WriteHandle
 
 
-class AdvWriteHandle:
+class AdvWriteHandle(ProcessBound):
     """Adds entries to one ledger by their ids, which begin at 0 and may come in any order.
 
     Leaving ``async with`` closes the ledger before the first gap. Leaving it by an exception abandons it.

@@ -9,17 +9,17 @@ Source: LedgerHandle.java (doAsyncCloseInternal); docs/protocol.md 5.9; docs/kno
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 
 from ledger.catalog.catalog import LedgerCatalog, Versioned
 from ledger.catalog.metadata_update import update_metadata
 from ledger.errors import LedgerError, LedgerFencedError, LedgerWriteError
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 async def close_at(
@@ -56,11 +56,11 @@ async def close_at(
 
     try:
         return await update_metadata(catalog, current, change, retry_timeout_s=retry_timeout_s)
-    except NamespaceError as exc:
+    except MetadataError as exc:
         raise LedgerWriteError(
             ledger_id,
             f"whether it is closed at entry {lac} is unknown: {exc}; open it with recovery to decide",
-        ) from exc
+        ) from None
 
 
 async def close_or_leave(ledger_id: int, close: Callable[[], Awaitable[object]]) -> None:

@@ -22,13 +22,17 @@ ConnectionTo = Callable[[str], int | None]
 
 
 class ConnectionTrust:
-    """Numbers of connections. Before replies are counted, call ``take_lost`` and ``is_first_reply``."""
+    """Numbers of connections. Before replies are counted, call ``take_lost`` and ``is_first_reply``.
+
+    Neither is needed, as usual, if ``losses`` is what the transport has lost so far, so that nothing changed
+    since the last look, and the bookie of the replies is in ``trusted``.
+    """
 
     def __init__(self, connection_to: ConnectionTo) -> None:
         self._connection_to = connection_to
-        self._trusted: dict[str, int] = {}  # connections whose acknowledgements count
+        self.trusted: dict[str, int] = {}  # connections whose acknowledgements count
         self._untrusted: dict[str, int] = {}  # connections whose acknowledgements wait for the metadata
-        self._losses = -1
+        self.losses = -1  # what the transport had lost at the last look
 
     def snapshot(self, bookies: Iterable[str]) -> dict[str, int | None]:
         """The present connections of these bookies, before a write to the metadata; for ``trust_since``."""
@@ -41,25 +45,21 @@ class ConnectionTrust:
             if number is None or self._connection_to(bookie) != number:
                 # Lost since then. ``take_lost`` may have run in between, when this bookie was not known here,
                 # and would never return this loss again.
-                self._trusted.pop(bookie, None)
+                self.trusted.pop(bookie, None)
             else:
-                self._trusted[bookie] = number
+                self.trusted[bookie] = number
 
-    def is_trusted(self, bookie: str, losses: int) -> bool:
-        """True if nothing changed since the last look, and replies of this bookie count. Usual, and quick.
+    def take_lost(self, losses: int) -> list[str]:
+        """The bookies whose connection was lost since the last look, each once for each connection.
 
         Args:
             losses: How many connections the transport has lost so far.
         """
-        return losses == self._losses and bookie in self._trusted
-
-    def take_lost(self, losses: int) -> list[str]:
-        """The bookies whose connection was lost since the last look, each once for each connection."""
-        if losses == self._losses:
+        if losses == self.losses:
             return []
-        self._losses = losses
+        self.losses = losses
         lost: list[str] = []
-        for known in (self._trusted, self._untrusted):
+        for known in (self.trusted, self._untrusted):
             for bookie, number in list(known.items()):
                 if self._connection_to(bookie) != number:
                     del known[bookie]
@@ -69,7 +69,7 @@ class ConnectionTrust:
     def is_first_reply(self, bookie: str) -> bool:
         """A reply came: True if it is the first one over a connection that is not trusted."""
         number = self._connection_to(bookie)
-        if number is None or self._trusted.get(bookie) == number or self._untrusted.get(bookie) == number:
+        if number is None or self.trusted.get(bookie) == number or self._untrusted.get(bookie) == number:
             return False
         self._untrusted[bookie] = number
         return True
@@ -78,4 +78,4 @@ class ConnectionTrust:
         """Trust the present connection: the metadata, read after a reply came over it, are this writer's."""
         number = self._untrusted.pop(bookie, None)
         if number is not None:
-            self._trusted[bookie] = number
+            self.trusted[bookie] = number

@@ -54,7 +54,7 @@ async def force_confirmed(transport: Transport, ledger_id: int, writer: LedgerWr
         try:
             await force_bookies(transport, ledger_id, ensemble)
         except BookieError as exc:
-            raise LedgerWriteError(ledger_id, f"not every bookie has synced it: {exc}") from exc
+            raise LedgerWriteError(ledger_id, f"not every bookie has synced it: {exc}") from None
         if writer.ensemble == ensemble:
             return
 

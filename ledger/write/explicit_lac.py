@@ -9,7 +9,6 @@ Source: ExplicitLacFlushPolicy.java, PendingWriteLacOp.java; docs/protocol.md 5.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -21,10 +20,11 @@ from ledger.errors import LedgerError, LedgerWriteError
 from ledger.metadata import LedgerMetadata
 from ledger.quorum import write_set
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.transport.transport import Transport
 from ledger.wire.messages import WriteLacRequest
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class IdleLac:

@@ -9,7 +9,9 @@ Inside: taking entries, the promises of each call, sending, waking callers, the 
 closing in order. Not inside: counting replies (``writer``), failing bookies (``repair``, ``repair_steps``),
 bytes (``wire``), the end in the metadata (``closing``).
 Always: a caller learns of entries in their order; the first reason to end is the only one; after the end
-nothing is sent or confirmed, each waiting caller gets that reason, and every later call raises it.
+nothing is sent or confirmed, each waiting caller gets that reason, and every later call raises it. An error
+in the writer's own code ends this writer, whose next call raises it; it reaches neither the connection nor
+another writer.
 
 Source: LedgerHandle.java, PendingAddOp.java, ForceLedgerOp.java; docs/protocol.md 5.3 to 5.5, 5.9, 5.11 to
 5.13; docs/known-bugs.md 1, 22, 48, 52.
@@ -17,10 +19,10 @@ Source: LedgerHandle.java, PendingAddOp.java, ForceLedgerOp.java; docs/protocol.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 
+import attrs
 import trio
 
 from ledger.catalog.catalog import Versioned
@@ -40,28 +42,36 @@ from ledger.errors import (
 )
 from ledger.metadata import LedgerMetadata
 from ledger.payloads import as_payload
+from ledger.pickling import ProcessBound
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
+from ledger.runtime.tasks.failure_domain import first_line, report_contained
 from ledger.wire import v2, v3
 from ledger.write.actions import Action, Adopt, Confirm, End, MakeError, Step, Suspect, Warn
 from ledger.write.closing import close_at, close_or_leave
-from ledger.write.confirmations import Confirmations, Confirmed
 from ledger.write.connection_trust import ConnectionTrust
 from ledger.write.deferred_sync import Durable, force_bookies, force_confirmed, pack_with_durable_lac
 from ledger.write.explicit_lac import write_lac, write_lac_when_idle
-from ledger.write.overdue import wait_overdue
 from ledger.write.repair import EnsembleRepair
 from ledger.write.repair_steps import follow_metadata, take_step
-from ledger.write.sink import Sink
-from ledger.write.window import Window
+from ledger.write.waiting import Confirmations, Confirmed, Window, wait_overdue
 from ledger.write.writer import LedgerWriter, SendAdds
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 FRAME_OVERHEAD_BYTES_MAX = 128  # of an add or a read reply in both versions, without digest and header
 YIELD_AFTER_ENTRIES = 256  # so that sockets get the first entries while a caller still makes the next
 
 
-class WriteHandle:
+@attrs.frozen(eq=False)
+class _Sink:
+    """The calls of the transport; see ``AddSink``. So an application does not see them on the handle."""
+
+    on_add_replies: Callable[[str, Code, Sequence[int]], None]
+    on_bookie_lost: Callable[[str, Exception], None]
+
+
+class WriteHandle(ProcessBound):
     """Adds entries to one ledger, as its only writer.
 
     Leaving ``async with`` closes the ledger. Leaving it by an exception abandons it, and a recovery decides
@@ -104,11 +114,12 @@ class WriteHandle:
         self._payload_bytes_max = (
             config.transport.frame_bytes_max - FRAME_OVERHEAD_BYTES_MAX - codec.overhead_bytes
         )
-        trust = ConnectionTrust(lambda name: context.transport.connection_to(name, add_version=add_version))
+        self._trust = trust = ConnectionTrust(
+            lambda name: context.transport.connection_to(name, add_version=add_version)
+        )
         trust.trust_since(connections or {})
-        self._is_trusted = trust.is_trusted
         self._repair = EnsembleRepair(current.ledger_id, writer, trust, config, context.rng, durable=durable)
-        self._sink = Sink(current.ledger_id, self._on_add_replies, self._on_failure, self._end)
+        self._sink = _Sink(self._on_add_replies, self._on_bookie_lost)
         self._confirmations = Confirmations()
         # Set by the client: tell the bookies ``lac`` at once, for a caller that appends nothing in this turn.
         self.hint_now: Callable[[], None] = lambda: None
@@ -158,11 +169,16 @@ class WriteHandle:
         return self._writer.bytes_in_flight
 
     @property
+    def bytes_in_flight_max(self) -> int:
+        """``wait_capacity`` waits while more bytes than these are in flight."""
+        return self._config.bytes_in_flight_max
+
+    @property
     def capacity_waits(self) -> int:
         """How often a caller had to wait because the entries in flight were at their limit."""
         return self._window.waits
 
-    def submit(self, payload: bytes, *, hold: bool = False) -> int:
+    def submit(self, payload: bytes | bytearray | memoryview, *, hold: bool = False) -> int:
         """Take an entry to be written; return its id at once.
 
         The entry is sent when the caller next waits for anything; with ``hold`` only once the caller calls
@@ -238,7 +254,7 @@ class WriteHandle:
         """
         self._confirmations.callbacks.insert(0, callback)
 
-    async def append(self, payload: bytes) -> int:
+    async def append(self, payload: bytes | bytearray | memoryview) -> int:
         """Write one entry; return its id once an ack quorum holds it and all before it.
 
         If cancelled, the entry may or may not become durable later; the handle stays usable.
@@ -250,14 +266,14 @@ class WriteHandle:
         await self.wait_confirmed(entry_id)
         return entry_id
 
-    async def append_many(self, payloads: Sequence[bytes]) -> range:
+    async def append_many(self, payloads: Iterable[bytes | bytearray | memoryview]) -> range:
         """Write entries in order without waiting for each; return their ids once all are durable.
 
         If this is cancelled or raises, any number of them, from the first on, may become durable later.
         """
-        payloads = list(map(as_payload, payloads))  # all before the first one is taken
+        taken = list(map(as_payload, payloads))  # all before the first one is taken
         first, last = self._writer.last_pushed + 1, self._writer.last_pushed
-        for payload in payloads:
+        for payload in taken:
             await self.wait_capacity()
             last = self.submit(payload)
         if last >= first:
@@ -377,9 +393,9 @@ class WriteHandle:
     async def run(self) -> None:
         """The client's task for this handle: it sends entries that no caller waits for, and watches."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._sink.guarded, self._follow_metadata)
+            nursery.start_soon(self._guarded, self._follow_metadata)
             if self._depends_on_locations:
-                nursery.start_soon(self._sink.guarded, self._follow_locations)
+                nursery.start_soon(self._guarded, self._follow_locations)
             if (timeout_s := self._config.add_quorum_timeout_s) is not None:
                 nursery.start_soon(self._watch_overdue, timeout_s)
             if (interval_s := self._config.explicit_lac_interval_s) is not None:
@@ -398,36 +414,58 @@ class WriteHandle:
 
     def send_now(self) -> None:
         """Send the submitted entries in this step, for a caller that waits for them."""
-        if self._writer.unsent_count and self._make_error is None:
+        if self._make_error is None:
+            post, ledger_id, sink = self._transport.post_adds, self.ledger_id, self._sink
             for adds in self._writer.take_outgoing():
-                self._send(adds)
-
-    def _send(self, adds: SendAdds) -> None:
-        self._transport.post_adds(adds.bookie, self.ledger_id, adds.frames, adds.entry_ids, self._sink)
+                post(adds.bookie, ledger_id, adds.frames, adds.entry_ids, sink)
 
     def _on_add_replies(self, bookie: str, code: Code, entry_ids: Sequence[int]) -> None:
-        if code is Code.OK:
-            if not self._is_trusted(bookie, self._transport.losses):
-                now_s = trio.current_time()
-                self._perform(self._repair.check_connections(self._transport.losses, now_s, bookie))
-                if self._make_error is not None:
-                    return
-            confirmed = self._writer.adds_answered(bookie, entry_ids)
-            if confirmed:
-                self._confirm(confirmed)
-            elif self._writer.held_replies:
-                self._perform(self._repair.on_replies_held())
+        trust = self._trust
+        try:
+            if code is Code.OK:
+                losses = self._transport.losses
+                if losses != trust.losses or bookie not in trust.trusted:
+                    now_s = trio.current_time()
+                    self._perform(self._repair.check_connections(losses, now_s, bookie))
+                    if self._make_error is not None:
+                        return
+                confirmed = self._writer.adds_answered(bookie, entry_ids)
+                if confirmed:
+                    self._confirm(confirmed)
+                elif self._writer.held_replies:
+                    self._perform(self._repair.on_replies_held())
+                else:
+                    self._window.released()
+            elif code is Code.FENCED:
+                self._end(lambda: LedgerFencedError(self.ledger_id, f"bookie {bookie} has fenced it"))
+            elif code is Code.READ_ONLY and self._context.why_read_only is not None:
+                self._end(self._context.why_read_only)
+            elif code is Code.UNAUTHORIZED:
+                self._end(lambda: AccessDeniedError(self.ledger_id, bookie, "write"))
             else:
-                self._window.released()
-        elif code is Code.FENCED:
-            self._end(lambda: LedgerFencedError(self.ledger_id, f"bookie {bookie} has fenced it"))
-        elif code is Code.READ_ONLY and self._context.why_read_only is not None:
-            self._end(self._context.why_read_only)
-        elif code is Code.UNAUTHORIZED:
-            self._end(lambda: AccessDeniedError(self.ledger_id, bookie, "write"))
-        else:
-            cause = BookieRefusal.by_code[code](bookie, self.ledger_id, entry_ids[0])
-            self._on_failure(bookie, cause, len(entry_ids), lost=False)
+                cause = BookieRefusal.by_code[code](bookie, self.ledger_id, entry_ids[0])
+                self._on_failure(bookie, cause, len(entry_ids), lost=False)
+        except Exception as exc:
+            self._fail(exc, bookie)
+
+    def _on_bookie_lost(self, bookie: str, cause: Exception) -> None:
+        try:
+            self._on_failure(bookie, cause)
+        except Exception as exc:
+            self._fail(exc, bookie)
+
+    async def _guarded(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run a task of the writer. Its error ends the writer, not the client."""
+        try:
+            await function(*args)
+        except Exception as exc:
+            self._fail(exc, None)
+
+    def _fail(self, error: Exception, bookie: str | None) -> None:
+        report_contained("writer of a ledger", error, ledger_id=self.ledger_id, peer=bookie)
+        where = "" if bookie is None else f" at a reply of bookie {bookie}"
+        message = f"the writer failed{where}: {type(error).__name__}: {first_line(error)}"
+        self._end(lambda: LedgerWriteError(self.ledger_id, message))
 
     def _on_failure(self, bookie: str, cause: Exception, count: int = 1, *, lost: bool = True) -> None:
         self._context.membership.report_errors(bookie, count, cause)
@@ -437,11 +475,14 @@ class WriteHandle:
             self._perform(self._repair.on_bookie_failed(bookie, cause, lost=lost, now_s=trio.current_time()))
 
     def _confirm(self, entry_ids: range) -> None:
-        lac = entry_ids.stop - 1
-        self._confirmations.confirm(lac)
+        lac, confirmations = entry_ids.stop - 1, self._confirmations
+        if confirmations.waiters:
+            confirmations.confirm(lac)
         if self._durable is None:
-            self._confirmations.report(lac, None)
-        self._window.released()
+            for callback in confirmations.callbacks:
+                callback(lac, None)
+        if self._window.waiting:
+            self._window.released()
 
     # --- performing actions ---------------------------------------------------------------------------------
 
@@ -450,8 +491,8 @@ class WriteHandle:
             if self._make_error is not None:
                 return  # one of the actions before has ended the handle
             match action:
-                case SendAdds():
-                    self._send(action)
+                case SendAdds(bookie=bookie, frames=frames, entry_ids=ids):
+                    self._transport.post_adds(bookie, self.ledger_id, frames, ids, self._sink)
                 case Confirm(entry_ids=entry_ids):
                     self._confirm(entry_ids)
                 case Suspect(bookie=bookie):
@@ -464,10 +505,10 @@ class WriteHandle:
                 case End(make_error=make_error):
                     self._end(make_error)
                 case _:
-                    self._nursery.start_soon(self._sink.guarded, self._take_step, action)
+                    self._nursery.start_soon(self._guarded, self._take_step, action)
         self._window.released()
         for bookie in self._writer.take_missed():
-            self._nursery.start_soon(self._sink.guarded, self._report_missed, bookie)
+            self._nursery.start_soon(self._guarded, self._report_missed, bookie)
 
     async def _report_missed(self, bookie: str) -> None:
         # A worker copies up to the LAC that the bookies know: it must cover what this bookie missed.

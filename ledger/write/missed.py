@@ -15,7 +15,6 @@ Source: our own; docs/autorecovery.md.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import trio
@@ -23,12 +22,13 @@ import trio
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.under_replicated import mark_under_replicated
 from ledger.errors import LedgerError
-from ledger.metadata_store.errors import ConnectionLostError, NamespaceError
+from ledger.metadata_store.errors import ConnectionLostError, MetadataError
 from ledger.placement.membership import Membership
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RETRY_S = 5.0
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
@@ -77,7 +77,7 @@ class MissedReplicas:
                 try:
                     for bookie in list(self._ledgers):
                         await self._mark_all(bookie)
-                except NamespaceError:
+                except MetadataError:
                     pass  # the check of all replicas finds them
 
     async def _wait_bookies(self, scope: trio.CancelScope) -> None:
@@ -102,7 +102,7 @@ class MissedReplicas:
                 raise
             except (
                 LedgerError,
-                NamespaceError,
+                MetadataError,
             ) as exc:  # for example no right to mark: the auditor's check finds it
                 logger.warning(
                     "ledger %d lacks entries on %s and could not be marked for auto-recovery: %s",

@@ -53,7 +53,7 @@ from ledger.errors import (
     is_refusal,
 )
 from ledger.metadata import LedgerMetadata
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from ledger.write.actions import (
     Action,
     Adopt,
@@ -214,9 +214,9 @@ class EnsembleRepair:
             *self._next_step(now_s),
         ]
 
-    def on_change_failed(self, exc: LedgerError | NamespaceError) -> list[Action]:
+    def on_change_failed(self, exc: LedgerError | MetadataError) -> list[Action]:
         """The change could not be written, or whether it was written is unknown."""
-        if isinstance(exc, NamespaceError):
+        if isinstance(exc, MetadataError):
             # Whether the store took the change is unknown, so nothing may ever be confirmed again.
             return self._end_by(exc, f"the outcome of an ensemble change is unknown: {exc}")
         return self._end_by(exc, f"an ensemble change cannot be made: {exc}")
@@ -355,7 +355,7 @@ class EnsembleRepair:
             actions += _confirm(self._writer.trust(index, generation))
         return actions + self._read_metadata(0.0)
 
-    def on_metadata_read_failed(self, exc: LedgerError | NamespaceError, now_s: float) -> list[Action]:
+    def on_metadata_read_failed(self, exc: LedgerError | MetadataError, now_s: float) -> list[Action]:
         """The metadata could not be read, as ``ReadMetadata`` asked."""
         self._read_for = None
         if self.is_over:

@@ -17,7 +17,7 @@ from ledger.catalog.catalog import Versioned
 from ledger.catalog.metadata_update import update_metadata
 from ledger.context import ClientContext
 from ledger.errors import BookieError, LedgerError
-from ledger.metadata_store.errors import NamespaceError, SessionExpiredError
+from ledger.metadata_store.errors import MetadataError, SessionExpiredError
 from ledger.runtime.statistics.names import ENSEMBLE_CHANGE, ENSEMBLE_CHANGES
 from ledger.wire.messages import BookieInfoRequest
 from ledger.write.actions import (
@@ -78,7 +78,7 @@ async def follow_metadata(repair: EnsembleRepair, ledger_id: int, context: Clien
             return repair.on_metadata_unreadable(exc)
         except SessionExpiredError:
             return []  # the next change of the metadata fails, and reports it
-        except NamespaceError:
+        except MetadataError:
             await trio.sleep(context.config.retry_backoff_max_s)
             continue
         if end := repair.on_metadata_seen(found.metadata):
@@ -117,7 +117,7 @@ async def _change(
                 step.change.apply,
                 retry_timeout_s=context.config.unavailable_timeout_s,
             )
-    except (LedgerError, NamespaceError) as exc:
+    except (LedgerError, MetadataError) as exc:
         return repair.on_change_failed(exc)
     context.recorder.counts[ENSEMBLE_CHANGES] += 1
     return repair.on_ensemble_changed(step, updated, trio.current_time())
@@ -131,6 +131,6 @@ async def _read_metadata(
     try:
         # An ordinary read may miss a recovery that began long ago.
         found = await context.catalog.get_newest(ledger_id)
-    except (LedgerError, NamespaceError) as exc:
+    except (LedgerError, MetadataError) as exc:
         return repair.on_metadata_read_failed(exc, trio.current_time())
     return repair.on_metadata_read(found.metadata, context.transport.losses, trio.current_time())

@@ -163,11 +163,11 @@ class LedgerWriter:
         failures = self.failures
         if not self._striped:
             entry_ids = range(first, stop)
-            return [
-                SendAdds(bookie, frames, entry_ids)
-                for index, bookie in enumerate(self._ensemble)
-                if index not in failures
-            ]
+            outgoing = []
+            for index, bookie in enumerate(self._ensemble):
+                if index not in failures:
+                    outgoing.append(SendAdds(bookie, frames, entry_ids))
+            return outgoing
         entry_lists: list[list[int]] = [[] for _ in range(self._size)]
         for entry_id in range(first, stop):
             for index in self._write_sets[entry_id % self._size]:

@@ -12,21 +12,20 @@ Source: DistributedLog, ZKAccessControlManager.java, ZKAccessControl.java; docs/
 
 from __future__ import annotations
 
-import logging
-
 import attrs
 import trio
 
 from ledger.metadata_store.errors import BadVersionError, NodeExistsError, NoNodeError
 from ledger.metadata_store.store import MetadataStore
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from namespace.access_control.entries import AccessControlEntry, Denial, decode_entry, encode_entry
 from namespace.errors import AccessDeniedError, ConfigError, InvalidLogNameError, LogMetadataError
 from namespace.node_reads import read_nodes
 
 KEPT_MAX = 10_000  # entries in memory; then all are read again
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @attrs.frozen
@@ -45,7 +44,7 @@ class _Kept:
 
 
 class AccessControl:
-    """What the entries of one namespace deny.
+    """The calls that the entries of one namespace deny.
 
     Args:
         root: The node with the default entry; None if the namespace's binding names none. Then nothing is
@@ -63,7 +62,7 @@ class AccessControl:
 
         Raises:
             AccessDeniedError: One is.
-            ledger.metadata_store.errors.NamespaceError: The entries cannot be read.
+            ledger.metadata_store.errors.MetadataError: The entries cannot be read.
         """
         if self.root is None or not operations:
             return

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ledger.metadata_store.errors import BadVersionError, NodeExistsError, NoNodeError
-from ledger.metadata_store.store import MetadataStore
-from namespace import paths
 from namespace.errors import ConfigError, LogMetadataError, LogNotFoundError
+from namespace.log_nodes import LogNodes
 from namespace.properties.values import (
     LogProperties,
     PropertiesConflictError,
@@ -23,34 +22,32 @@ from namespace.properties.values import (
 )
 
 
-async def read_properties(store: MetadataStore, namespace_path: str, log: str) -> LogProperties:
+async def read_properties(log: LogNodes) -> LogProperties:
     """The properties of a log.
 
     Raises:
         LogNotFoundError: There is no such log.
         LogMetadataError: They do not parse.
     """
-    path = paths.properties_path(namespace_path, log)
+    path = log.properties_path
     try:
-        node = await store.get(path)
+        node = await log.store.get(path)
     except NoNodeError:
-        if await store.exists(paths.segments_path(namespace_path, log)) is None:
-            raise LogNotFoundError(log) from None
+        if await log.store.exists(log.segments_path) is None:
+            raise LogNotFoundError(log.name) from None
         return LogProperties({}, None)
     try:
         return LogProperties(decode_properties(node.value), node.stat.version)
     except ConfigError as exc:
-        raise LogMetadataError(f"log {log!r}, node {path}: {exc}; nothing was changed") from exc
+        raise LogMetadataError(f"log {log.name!r}, node {path}: {exc}; nothing was changed") from None
 
 
 async def change_properties(
-    store: MetadataStore,
-    namespace_path: str,
-    log: str,
+    log: LogNodes,
     changes: Mapping[str, str | None],
     expected: LogProperties | None,
 ) -> LogProperties:
-    """Set or remove some properties; see ``Namespace.change_properties``. Repeating it is safe.
+    """Set or remove some properties; see ``Namespace.properties.change``. Repeating it is safe.
 
     If cancelled, or if the connection is lost, the change may or may not be stored.
 
@@ -58,24 +55,24 @@ async def change_properties(
         LogNotFoundError, LogMetadataError, ConfigError
         PropertiesConflictError: They are no longer those expected.
     """
-    path = paths.properties_path(namespace_path, log)
+    path = log.properties_path
     while True:
-        await store.sync(path)
-        found = await read_properties(store, namespace_path, log)
+        await log.store.sync(path)
+        found = await read_properties(log)
         if expected is not None and found != expected:
             wanted = changed(expected.values, changes)
             if found.version == (0 if expected.version is None else expected.version + 1) and (
                 found.values == wanted
             ):
                 return found  # stored already: by this call, whose first reply was lost, or by an equal one
-            raise PropertiesConflictError(log, dict(expected.values), dict(found.values))
+            raise PropertiesConflictError(log.name, dict(expected.values), dict(found.values))
         values = changed(found.values, changes)
         data = encode_properties(values)
         try:
             if found.version is None:
-                await store.create(path, data)
+                await log.store.create(path, data)
                 return LogProperties(values, 0)
-            stat = await store.put(path, data, expected=found.version)
+            stat = await log.store.put(path, data, expected=found.version)
             return LogProperties(values, stat.version)
         except (BadVersionError, NodeExistsError, NoNodeError):
             continue  # another client was faster

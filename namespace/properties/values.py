@@ -74,7 +74,7 @@ def encode_properties(values: Mapping[str, str]) -> bytes:
     try:
         data = json.dumps({"version": VERSION, "properties": dict(values)}, ensure_ascii=False).encode()
     except UnicodeEncodeError as exc:
-        raise ConfigError(f"a property is no valid text: {exc}") from exc
+        raise ConfigError(f"a property is no valid text: {exc}") from None
     if len(data) > STORED_BYTES_MAX:
         raise ConfigError(f"the properties take {len(data)} bytes; at most {STORED_BYTES_MAX} are stored")
     return data
@@ -89,7 +89,7 @@ def decode_properties(data: bytes) -> dict[str, str]:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as exc:
-        raise ConfigError(f"the properties are not JSON: {exc}") from exc
+        raise ConfigError(f"the properties are not JSON: {exc}") from None
     if (
         not isinstance(document, dict)
         or set(document) != {"version", "properties"}

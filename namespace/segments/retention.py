@@ -129,7 +129,7 @@ def decode_retention(data: bytes) -> Retention:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as exc:
-        raise ConfigError(f"the retention is not JSON: {exc}") from exc
+        raise ConfigError(f"the retention is not JSON: {exc}") from None
     if not isinstance(document, dict) or set(document) != _KEYS or document["version"] != VERSION:
         raise ConfigError(f"the retention is not an object of version {VERSION} with its keys")
     del document["version"]

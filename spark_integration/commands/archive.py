@@ -6,10 +6,24 @@ import attrs
 import click
 
 from dlog.cli.terminal.completion import log_names
-from dlog.cli.terminal.options import json_option, uri_option
+from dlog.cli.terminal.options import gather, json_option, uri_option
 from dlog.cli.terminal.output import counted, print_json, print_note
-from dlog.cli.terminal.position import dlsn_text
-from spark_integration.commands.session import client_options, progress_lines, spark_options, spark_session
+from spark_integration.commands.session import (
+    SparkOptions,
+    client_options,
+    progress_lines,
+    spark_options,
+    spark_session,
+)
+
+
+@attrs.frozen
+class _Truncation:
+    """The choices for records that are in the archive."""
+
+    truncate: bool
+    keep_segments: int
+    truncate_unread: bool
 
 
 @click.command("archive")
@@ -28,16 +42,14 @@ from spark_integration.commands.session import client_options, progress_lines, s
 @client_options
 @spark_options
 @json_option("the result, and progress on stderr,")
+@gather(after=_Truncation)
 def archive(
     log: str,
     into: str,
-    truncate: bool,
-    keep_segments: int,
-    truncate_unread: bool,
+    after: _Truncation,
     uri: str,
     options: dict[str, str],
-    master: str | None,
-    conf: dict[str, str],
+    on: SparkOptions,
     as_json: bool,
 ) -> None:
     """Archive the completed segments of LOG that are not in the archive yet.
@@ -46,9 +58,9 @@ def archive(
     driver and all executors. Start the command again after any failure, or every night: it adds what is
     missing.
     """
-    if not truncate and (keep_segments or truncate_unread):
+    if not after.truncate and (after.keep_segments or after.truncate_unread):
         raise click.UsageError("--keep-segments and --truncate-unread belong to --truncate")
-    with spark_session("dlog pipeline archive", master, conf) as spark:
+    with spark_session("dlog pipeline archive", on) as spark:
         from spark_integration.pipelines.archives import archive as run
 
         with progress_lines(as_json=as_json) as report:
@@ -57,21 +69,30 @@ def archive(
                 uri,
                 log,
                 into=into,
-                truncate=truncate,
-                keep_segments=keep_segments,
-                truncate_unread=truncate_unread,
+                truncate=after.truncate,
+                keep_segments=after.keep_segments,
+                truncate_unread=after.truncate_unread,
                 options=options,
                 report=report,
             )
-    before = None if result.truncated_before is None else dlsn_text(result.truncated_before)
+    before = None if result.truncated_before is None else str(result.truncated_before)
     if as_json:
         print_json({**attrs.asdict(result), "truncated_before": before})
         return
     new = f"{counted(result.records, 'record')} in {counted(result.segments, 'segment')}"
     total = f"{counted(result.records_total, 'record')} in {counted(result.segments_total, 'segment')}"
     print_note(f"{log}: archived {new}, {counted(result.size_bytes, 'byte')}; {result.archive} has {total}")
-    if truncate:
+    if after.truncate:
         print_note(f"{log}: " + ("nothing to truncate" if before is None else f"truncated before {before}"))
+
+
+@attrs.frozen
+class _Table:
+    """Where the records come from, which they are, and where they go."""
+
+    directory: str
+    parquet: str
+    where: str | None
 
 
 @click.command("table")
@@ -85,15 +106,13 @@ def archive(
 @client_options
 @spark_options
 @json_option("the result, and progress on stderr,")
+@gather(wanted=_Table)
 def table(
     log: str,
-    directory: str,
-    parquet: str,
-    where: str | None,
+    wanted: _Table,
     uri: str,
     options: dict[str, str],
-    master: str | None,
-    conf: dict[str, str],
+    on: SparkOptions,
     as_json: bool,
 ) -> None:
     """Write the records of LOG, from its archive and from the log itself, to Parquet files.
@@ -102,7 +121,7 @@ def table(
     columns are stream, segment, entry, slot, txid, payload and sequence. Start the command again after any
     failure. If the files are there, nothing is written.
     """
-    with spark_session("dlog pipeline table", master, conf) as spark:
+    with spark_session("dlog pipeline table", on) as spark:
         from spark_integration.pipelines.archives import export_table
 
         with progress_lines(as_json=as_json) as report:
@@ -110,9 +129,9 @@ def table(
                 spark,
                 uri,
                 log,
-                archive=directory,
-                directory=parquet,
-                where=where,
+                archive=wanted.directory,
+                directory=wanted.parquet,
+                where=wanted.where,
                 options=options,
                 report=report,
             )
@@ -136,8 +155,7 @@ def restore(
     log: str,
     uri: str,
     options: dict[str, str],
-    master: str | None,
-    conf: dict[str, str],
+    on: SparkOptions,
     as_json: bool,
 ) -> None:
     """Restore the archive in DIRECTORY into LOG, which is new or empty.
@@ -145,7 +163,7 @@ def restore(
     Records keep their payloads, transaction ids and order; they get new positions. Start the command again
     after any failure: it restores what is missing.
     """
-    with spark_session("dlog pipeline restore", master, conf) as spark:
+    with spark_session("dlog pipeline restore", on) as spark:
         from spark_integration.pipelines.archives import restore as run
 
         with progress_lines(as_json=as_json) as report:

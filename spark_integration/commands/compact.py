@@ -7,12 +7,38 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import click
 
 from dlog.cli.terminal.completion import log_names
-from dlog.cli.terminal.options import json_option, uri_option
+from dlog.cli.terminal.options import gather, json_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json
-from spark_integration.commands.session import client_options, progress_lines, spark_options, spark_session
+from spark_integration.commands.session import (
+    SparkOptions,
+    client_options,
+    progress_lines,
+    spark_options,
+    spark_session,
+)
+
+
+@attrs.frozen
+class _Snapshot:
+    """Where the snapshot goes."""
+
+    into: str | None
+    parquet: str | None
+
+
+@attrs.frozen
+class _Wanted:
+    """Which records the snapshot has."""
+
+    key: str
+    base: str | None
+    drop_tombstones: bool
+    drop_null_keys: bool
+    allow_truncated: bool
 
 
 @click.command("compact")
@@ -30,19 +56,14 @@ from spark_integration.commands.session import client_options, progress_lines, s
 @client_options
 @spark_options
 @json_option("the manifest, and progress on stderr,")
+@gather(snapshot=_Snapshot, wanted=_Wanted)
 def compact(
     log: str,
     uri: str,
-    key: str,
-    into: str | None,
-    parquet: str | None,
-    base: str | None,
-    drop_tombstones: bool,
-    drop_null_keys: bool,
-    allow_truncated: bool,
+    snapshot: _Snapshot,
+    wanted: _Wanted,
     options: dict[str, str],
-    master: str | None,
-    conf: dict[str, str],
+    on: SparkOptions,
     as_json: bool,
 ) -> None:
     """Write the last record of each key of LOG to a snapshot.
@@ -51,18 +72,12 @@ def compact(
     and slot. A reader reads the snapshot, and then LOG after the printed position. If the snapshot is there,
     nothing is written, so the command may be repeated after any failure.
     """
+    into, parquet = snapshot.into, snapshot.parquet
     if (into is None) == (parquet is None):
         raise click.UsageError("give --into LOG or --parquet DIRECTORY")
-    chosen: dict[str, Any] = {
-        "options": options,
-        "key": key,
-        "base": base,
-        "drop_tombstones": drop_tombstones,
-        "drop_null_keys": drop_null_keys,
-        "allow_truncated": allow_truncated,
-    }
+    chosen: dict[str, Any] = {"options": options, **attrs.asdict(wanted)}
     with (
-        spark_session("dlog pipeline compact", master, conf) as spark,
+        spark_session("dlog pipeline compact", on) as spark,
         progress_lines(as_json=as_json) as report,
     ):
         from spark_integration import pipelines

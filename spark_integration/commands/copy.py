@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import attrs
 import click
 
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.exit_codes import ExitCode, exit_code_of
-from dlog.cli.terminal.options import json_option, uri_option
+from dlog.cli.terminal.options import gather, json_option, uri_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from spark_integration.commands.session import (
+    SparkOptions,
     client_options,
     key_values,
     progress_lines,
@@ -24,6 +26,24 @@ from spark_integration.commands.session import (
 
 if TYPE_CHECKING:
     from spark_integration.pipelines import CopiedLog
+
+
+@attrs.frozen
+class _Wanted:
+    """Which logs are copied, under which names, and what goes with them."""
+
+    pattern: str | None
+    prefix: str
+    source_name: str | None
+    cursors: bool
+
+
+@attrs.frozen
+class _Target:
+    """The namespace that gets the copies."""
+
+    target: str
+    to_options: dict[str, str]
 
 
 @click.command("copy")
@@ -49,18 +69,14 @@ if TYPE_CHECKING:
 )
 @spark_options
 @json_option("the result, and progress on stderr,")
+@gather(wanted=_Wanted, to=_Target)
 def copy(
     logs: Sequence[str],
     uri: str,
-    target: str,
-    pattern: str | None,
-    prefix: str,
-    source_name: str | None,
-    cursors: bool,
+    to: _Target,
+    wanted: _Wanted,
     options: dict[str, str],
-    to_options: dict[str, str],
-    master: str | None,
-    conf: dict[str, str],
+    on: SparkOptions,
     as_json: bool,
 ) -> ExitCode:
     """Copy logs to another namespace, up to the ends that they have now.
@@ -70,7 +86,7 @@ def copy(
     Properties are copied, too, and the seal of a sealed log.
     """
     with (
-        spark_session("dlog pipeline copy", master, conf) as spark,
+        spark_session("dlog pipeline copy", on) as spark,
         progress_lines(as_json=as_json) as report,
     ):
         from spark_integration.pipelines import copy_logs
@@ -78,14 +94,14 @@ def copy(
         found = copy_logs(
             spark,
             uri,
-            target,
+            to.target,
             logs=logs,
-            pattern=pattern,
-            prefix=prefix,
-            source_name=source_name,
-            cursors=cursors,
+            pattern=wanted.pattern,
+            prefix=wanted.prefix,
+            source_name=wanted.source_name,
+            cursors=wanted.cursors,
             source_options=options,
-            target_options=to_options,
+            target_options=to.to_options,
             report=report,
         )
     if as_json:

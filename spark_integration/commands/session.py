@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import attrs
 import click
 
+from dlog.cli.terminal.options import gather
 from dlog.cli.terminal.output import print_note, progress_bar
 
 if TYPE_CHECKING:
@@ -31,8 +33,17 @@ def key_values(context: click.Context, parameter: click.Parameter, given: tuple[
     return found
 
 
+@attrs.frozen
+class SparkOptions:
+    """How the Spark of a command is started."""
+
+    master: str | None
+    conf: dict[str, str]
+
+
 def spark_options(command: Command) -> Command:
-    """Add the options `--master` and `--conf`; the command gets ``master`` and ``conf``, a dictionary."""
+    """Add the options `--master` and `--conf`; the command gets ``SparkOptions`` as ``on``."""
+    command = gather(on=SparkOptions)(command)
     command = click.option(
         "--conf",
         multiple=True,
@@ -43,7 +54,7 @@ def spark_options(command: Command) -> Command:
     return click.option(
         "--master",
         metavar="URL",
-        help="Of Spark. Default: all cores of this machine, or what spark-submit was told.",
+        help="Of Spark. Default: all cores of this machine, or the one of spark-submit.",
     )(command)
 
 
@@ -61,7 +72,7 @@ def client_options(command: Command) -> Command:
 
 
 @contextmanager
-def spark_session(name: str, master: str | None, conf: dict[str, str]) -> Iterator[Any]:
+def spark_session(name: str, on: SparkOptions) -> Iterator[Any]:
     """The ``SparkSession`` of a command, stopped at the end of the block.
 
     Raises:
@@ -74,7 +85,7 @@ def spark_session(name: str, master: str | None, conf: dict[str, str]) -> Iterat
         )
     from spark_integration.pipelines import open_session
 
-    with open_session(name, master=master, settings=conf) as spark:
+    with open_session(name, master=on.master, settings=on.conf) as spark:
         yield spark
 
 

@@ -14,7 +14,13 @@ from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json
-from spark_integration.commands.session import client_options, progress_lines, spark_options, spark_session
+from spark_integration.commands.session import (
+    SparkOptions,
+    client_options,
+    progress_lines,
+    spark_options,
+    spark_session,
+)
 
 
 @click.command("verify")
@@ -37,8 +43,7 @@ def verify(
     pattern: str | None,
     path: str,
     options: dict[str, str],
-    master: str | None,
-    conf: dict[str, str],
+    on: SparkOptions,
     as_json: bool,
 ) -> ExitCode:
     """Check every replica of every entry of logs. Without LOG and --pattern: of all logs.
@@ -48,7 +53,7 @@ def verify(
     is 7 if something is wrong, and 6 if only bookies were out of reach.
     """
     with (
-        spark_session("dlog pipeline verify", master, conf) as spark,
+        spark_session("dlog pipeline verify", on) as spark,
         progress_lines(as_json=as_json) as report,
     ):
         from spark_integration.pipelines import verify_logs

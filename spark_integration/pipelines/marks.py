@@ -18,7 +18,7 @@ from spark_integration.offsets import Position, just_before
 
 
 @attrs.frozen(kw_only=True)
-class Mark:
+class ReadMark:
     """All records of a log through a position were read."""
 
     source: str  # the name of the namespace
@@ -31,7 +31,7 @@ class Mark:
         return f"segment {self.position.segment}, entry {self.position.entry}"
 
 
-def start_after(mark: Mark, segments: Sequence[SegmentDescription]) -> Position:
+def start_after(mark: ReadMark, segments: Sequence[SegmentDescription]) -> Position:
     """The position to read from.
 
     Args:
@@ -67,7 +67,7 @@ def start_after(mark: Mark, segments: Sequence[SegmentDescription]) -> Position:
     return just_before(later[0].segment_seqno, 0, 0)
 
 
-def truncated(mark: Mark, evidence: str) -> PipelineError:
+def truncated(mark: ReadMark, evidence: str) -> PipelineError:
     """The error for a log that was truncated before all of its records were read."""
     return PipelineError(
         f"log {mark.log!r} in {mark.source} was truncated behind the last record that was read, at {mark}:"
@@ -76,7 +76,7 @@ def truncated(mark: Mark, evidence: str) -> PipelineError:
     )
 
 
-def _replaced(mark: Mark) -> PipelineError:
+def _replaced(mark: ReadMark) -> PipelineError:
     return PipelineError(
         f"log {mark.log!r} in {mark.source} is not the log that was read up to {mark}: it was deleted and"
         " created again. Nothing was written; write to another log, or delete the result"

@@ -45,7 +45,6 @@ def place_of(uri: str, options: Mapping[str, str] | None) -> Place:
     client = client_options(given)
     if "key_file" in client.all_settings:
         raise OptionError(
-            "option keyFile: pipelines write batches of segments, which are not encrypted, so they read no"
-            " encrypted log; remove the option"
+            "option keyFile: pipelines cannot write encrypted logs, so they read none; remove the option"
         )
     return Place(uri=uri_of(given), client=client)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dlog
 from spark_integration.offsets import WHOLE_ENTRY, Position
-from spark_integration.pipelines.marks import Mark, start_after, truncated
+from spark_integration.pipelines.marks import ReadMark, start_after, truncated
 from spark_integration.pipelines.places import Place
 
 
-def position_after(place: Place, mark: Mark) -> Position:
+def position_after(place: Place, mark: ReadMark) -> Position:
     """The position to read from.
 
     Raises:

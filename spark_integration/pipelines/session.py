@@ -1,6 +1,6 @@
 """The Spark session of a command.
 
-A command runs Spark on this machine unless it is told a master or was started by ``spark-submit``. Only
+A command runs Spark on this machine unless it is given a master or was started by ``spark-submit``. Only
 errors of Spark are printed, because its other lines would hide the command's own output.
 """
 
@@ -43,7 +43,7 @@ def open_session(
     """A session with the data source registered, which is stopped at the end of the block.
 
     Args:
-        master: Of Spark; None: all cores of this machine, or what ``spark-submit`` was told.
+        master: Of Spark; None: all cores of this machine, or those of ``spark-submit``.
         settings: Of Spark.
 
     Raises:

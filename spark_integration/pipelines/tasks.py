@@ -1,4 +1,4 @@
-"""Running the tasks of a pipeline: through Spark, or one by one.
+"""Running the tasks of a pipeline through Spark.
 
 Inside: the seam between a pipeline and Spark. Not inside: what a task does.
 Always: the results are in the order of the items; a task may have run more than once, so what it does must
@@ -31,11 +31,6 @@ class RunTasks(Protocol):
         Raises:
             PipelineError: A task failed as often as Spark tries it; the message has its error.
         """
-
-
-def one_by_one(function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:
-    """Run the tasks in this process. It is a ``RunTasks``."""
-    return list(map(function, items))
 
 
 def through_spark(spark: SparkSession) -> RunTasks:

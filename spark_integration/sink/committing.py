@@ -12,13 +12,13 @@ Source: our own; docs/spark.md, docs/bulk.md.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import dlog
 import dlog.blocking
 from dlog.bulk import BatchOvertakenError, BatchPlan, DetachedSegment
 from dlog.bulk.plan import SEGMENTS_MAX
+from ledger.runtime.log_lines import get_logger
 from spark_integration.errors import (
     BatchTooLargeError,
     ChangedBatchError,
@@ -30,7 +30,7 @@ from spark_integration.sink.grouping import grouped
 from spark_integration.sink.options import SinkOptions
 from spark_integration.sink.parts import Part, begin
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 CONTENTS_PREFIX = "dlog.batch-contents."  # of the property that tells the rows of the last batch of a series
 ATTEMPTS = 5  # of a batch that is only the driver's, if another writer is faster
 
@@ -88,7 +88,7 @@ def commit_parts(
             plan, segments = BatchPlan.merged(plans), [*theirs, *mine]
             if options.txid_column is not None:
                 segments.sort(key=lambda each: (each.txid, each.last_txid))
-            found = namespace.attach_batch(
+            found = namespace.batches.attach(
                 plan, segments, properties=changes, lock_timeout_s=options.lock_timeout_s
             )
         except Exception as exc:
@@ -106,7 +106,7 @@ def commit_parts(
 def _write(
     namespace: dlog.blocking.Namespace, plan: BatchPlan, stream: str, blocks: Sequence[Block]
 ) -> DetachedSegment:
-    with namespace.open_detached_segment(plan, stream) as writer:
+    with namespace.batches.open_segment(plan, stream) as writer:
         for block in blocks:
             writer.append_many(block.payloads(), txids=block.txids)
     assert writer.result is not None  # set when its block ended
@@ -119,7 +119,7 @@ def _check_contents(
     """Compare the rows that Spark has now with those that are in the logs."""
     if series is None:
         return
-    stored = namespace.properties(options.stream).values.get(CONTENTS_PREFIX + series)
+    stored = namespace.properties.get(options.stream).values.get(CONTENTS_PREFIX + series)
     theirs = BatchRecord.decode(stored, ours.number)
     if theirs is None or theirs == ours:
         return
@@ -161,7 +161,7 @@ def _is_committed(
     if series is None:
         return False
     try:
-        last = namespace.last_batch(series, options.stream)
+        last = namespace.batches.last(series, options.stream)
     except dlog.LogNotFoundError:
         return False
     if last is not None and last > number:
@@ -181,7 +181,7 @@ def abandon_parts(namespace: dlog.blocking.Namespace, parts: Sequence[Part]) -> 
         for plan in part.plans:
             segments = [segment for segment in part.segments if segment.log in plan.logs]
             try:
-                namespace.abandon_batch(plan, segments)
+                namespace.batches.abandon(plan, segments)
             except dlog.DLogError as exc:
                 logger.warning(
                     "%d segments of batch %s are left, which `dlog log orphans` deletes: %s",

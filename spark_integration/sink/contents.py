@@ -83,7 +83,7 @@ def together(contents: Iterable[Mapping[str, Contents]]) -> dict[str, Contents]:
 
 @attrs.frozen
 class BatchRecord:
-    """What is stored about the contents of the last batch of a series."""
+    """The stored digest of the last batch of a series."""
 
     number: int = attrs.field(validator=instance_of(int))
     rows: int = attrs.field(validator=instance_of(int))
@@ -92,8 +92,8 @@ class BatchRecord:
     @classmethod
     def of(cls, number: int, contents: Mapping[str, Contents]) -> BatchRecord:
         """The record of a batch with these rows."""
-        told = [[stream, each.rows, each.digests] for stream, each in sorted(contents.items()) if each.rows]
-        digest = blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
+        said = [[stream, each.rows, each.digests] for stream, each in sorted(contents.items()) if each.rows]
+        digest = blake2b(json.dumps(said).encode(), digest_size=16).hexdigest()
         return cls(number, sum(each.rows for each in contents.values()), digest)
 
     def encode(self) -> str:

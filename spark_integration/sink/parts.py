@@ -26,7 +26,7 @@ from spark_integration.sink.rows import TxidOrder, rows_of
 
 @attrs.frozen
 class Part(WriterCommitMessage):
-    """What a task returns to the driver."""
+    """The result of a task, for the driver."""
 
     series: str | None = None
     number: int = 0
@@ -48,7 +48,7 @@ def begin(
     wanted = sorted(streams)
 
     def attempt() -> BatchPlan | None:
-        return namespace.begin_batch(
+        return namespace.batches.begin(
             wanted,
             series=series,
             number=number,
@@ -111,7 +111,7 @@ def write_part(
 
 
 class _Task:
-    """What a task has, and has written."""
+    """The rows of a task, and the segments that it has written."""
 
     def __init__(
         self, namespace: dlog.blocking.Namespace, options: SinkOptions, series: str | None, number: int
@@ -133,7 +133,7 @@ class _Task:
             else:
                 self.plans.append(plan)
                 for stream in sorted(missing):
-                    writer = self._namespace.open_detached_segment(plan, stream)
+                    writer = self._namespace.batches.open_segment(plan, stream)
                     self.writers[stream] = self.segments.enter_context(writer)
         if not self.is_repeated:
             for stream, blocks in self.rows.items():

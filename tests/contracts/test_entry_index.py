@@ -4,6 +4,8 @@ The crash tests use ``simulated_disk``. A power cut there loses any unsynced sec
 of the map's unsynced batches.
 """
 
+# covers: bookie/index/entry_index.py
+
 from __future__ import annotations
 
 import random
@@ -265,6 +267,7 @@ def test_an_index_behaves_like_a_dictionary(kind: str, seed: int) -> None:
     check(index, twin)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=examples(60))
 @given(seed=SEEDS)

@@ -21,10 +21,11 @@ import dlog
 from bookie.embedded import host
 from bookie.errors import BookieServerError
 from dlog.connect import prepare_embedded_namespace
+from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
 from ledger.config import ClientConfig
 from ledger.deploy.embedded import Hosting, open_embedded_stack
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 
 KEPT_BYTES = 500
 GONE_BYTES = 40_000
@@ -75,7 +76,7 @@ async def compact(hosting: Hosting) -> None:
         if not isinstance(hosted, host.HostedBookie) or hosted.garbage is None:
             continue
         storage = hosted.bookie.storage
-        with suppress(BookieServerError, NamespaceError, OSError):
+        with suppress(BookieServerError, MetadataError, OSError):
             await storage.flush()
             await hosted.garbage.collect()
         if (done := sum(one.stats.compacted_logs for one in storage.collectors)) > printed:
@@ -104,7 +105,9 @@ async def run(directory: Path, log: str) -> None:
     async with open_embedded_stack(directory, impatient) as stack:
         path = await prepare_embedded_namespace(stack.store)
         config = dlog.NamespaceConfig().for_scheme("file")
-        namespace = Namespace("file:", stack.store, stack.client, path, config, client_id=f"victim {log}")
+        namespace = Namespace(
+            NamespaceContext("file:", stack.store, stack.client, path, config, client_id=f"victim {log}")
+        )
         async with trio.open_nursery() as background:
             background.start_soon(compact, stack.hosting)
             async with trio.open_nursery() as tasks:

@@ -1,4 +1,12 @@
-"""`dlog bench` as a program: it prints every measurement. No test asserts a time."""
+"""`dlog bench` and `python -m tests.bench` as programs: each prints its figures. No test asserts a time."""
+
+# covers: dlog/cli/bench/command.py
+# covers: dlog/cli/bench/floor.py
+# covers: dlog/cli/bench/ledger_level.py
+# covers: dlog/cli/bench/lone_appends.py
+# covers: dlog/cli/bench/meter.py
+# covers: dlog/cli/bench/target.py
+# covers: dlog/cli/terminal/scratch.py
 
 from __future__ import annotations
 
@@ -50,17 +58,7 @@ def test_a_stream_is_measured_embedded(workload: str, batch: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [["append"], ["catchup"], ["catchup", "--second-process"]])
 def test_peers_do_the_same_work_in_the_same_run(options: list[str]) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "dlog.cli.main",
-        "bench",
-        *options,
-        "--records",
-        "2000",
-        "--peers",
-        "sqlite",
-    ]
+    command = [sys.executable, "-m", "tests.bench", *options, "--records", "2000", "--peers", "sqlite"]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -84,8 +82,40 @@ def test_ledgers_and_streams_are_measured_on_a_cluster() -> None:
 
 
 @pytest.mark.slow
+def test_lone_appends_are_measured_with_and_without_a_loop_beside_a_file() -> None:
+    command = [sys.executable, "-m", "dlog.cli.main", "bench", "latency", "--records", "20", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["systems"]
+    assert [(one["system"], one["level"]) for one in rows] == [
+        ("dlog", "stream"),
+        ("dlog", "blocking"),
+        ("file", None),
+    ]
+    for one in rows:
+        assert 0 < one["p50_ms"] <= one["p90_ms"] <= one["p99_ms"] <= one["p99_9_ms"] <= one["max_ms"]
+        assert one["cpu_servers_us"] is None
+        assert one["p50_ratio"] > 0
+
+
+@pytest.mark.cluster
+@pytest.mark.zookeeper
+@pytest.mark.slow
+def test_lone_appends_to_a_ledger_are_measured_with_their_bookies() -> None:
+    command = [sys.executable, "-m", "dlog.cli.main", "bench", "latency", "--records", "20", "--cluster", "3"]
+    done = subprocess.run(
+        [*command, "--level", "ledger", "--json"], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    ledger, floor = json.loads(done.stdout)["systems"]
+    assert (ledger["level"], ledger["replicas"], floor["replicas"]) == ("ledger", 3, 3)
+    assert ledger["cpu_servers_us"] is not None
+    assert floor["cpu_servers_us"] is None
+
+
+@pytest.mark.slow
 def test_every_part_of_a_storage_is_measured_and_leaves_no_files(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dlog.cli.main", "bench", "storage", "--all", "--mib", "2", "--json"]
+    command = [sys.executable, "-m", "tests.bench", "storage", "--all", "--mib", "2", "--json"]
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 0, done.stderr
@@ -103,7 +133,7 @@ def test_a_storage_benchmark_without_disk_space_writes_nothing(
     tmp_path: Path,
 ) -> None:
     mib = str(1 << 20)  # 1 TiB
-    command = [sys.executable, "-m", "dlog.cli.main", "bench", "storage", "--replay", "--mib", mib]
+    command = [sys.executable, "-m", "tests.bench", "storage", "--replay", "--mib", mib]
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 1
@@ -113,7 +143,7 @@ def test_a_storage_benchmark_without_disk_space_writes_nothing(
 
 @pytest.mark.slow
 def test_a_small_soak_finds_every_entry_and_stays_within_its_bounds(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dlog.cli.main", "bench", "storage", "--soak", "0.05", "--json"]
+    command = [sys.executable, "-m", "tests.bench", "storage", "--soak", "0.05", "--json"]
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 0, done.stderr

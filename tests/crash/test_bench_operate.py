@@ -1,4 +1,4 @@
-"""`dlog bench operate` as a program, and the end of its browser. No test asserts a time."""
+"""`python -m tests.bench operate` as a program, and the end of its browser. No test asserts a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL = "--mib 1 --ledgers 3 --bookies 4 --session-timeout 1000 --steady 0.2 --s
 BROWSER = """
 import sys, trio
 from pathlib import Path
-from dlog.cli.bench.operate.browser import open_browser
+from tests.bench.operate.browser import open_browser
 
 async def main():
     async with open_browser(Path(sys.argv[1])):
@@ -28,7 +28,7 @@ trio.run(main)
 
 
 def test_repair_rest_and_page_are_measured_beside_their_yardsticks(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dlog.cli.main", "bench", "operate", *SMALL.split(), "--json"]
+    command = [sys.executable, "-m", "tests.bench", "operate", *SMALL.split(), "--json"]
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment)
     assert done.returncode == 0, done.stderr

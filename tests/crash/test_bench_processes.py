@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import trio
 
-from dlog.cli.bench.peers.table import FLOOR
-from dlog.cli.bench.work.job import Job
-from dlog.cli.bench.work.link import BenchError, open_worker
+from tests.bench.peers.table import FLOOR
+from tests.bench.work.job import Job
+from tests.bench.work.link import BenchError, open_worker
 
 COMMAND = """
 import sys, trio
-from dlog.cli.bench.work.job import decode_job
-from dlog.cli.bench.work.link import open_worker
+from tests.bench.work.job import decode_job
+from tests.bench.work.link import open_worker
 
 async def main():
     async with open_worker(decode_job(sys.stdin.readline())) as worker:
@@ -90,7 +90,7 @@ async def test_a_process_that_fails_is_reported_with_its_role(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_tail_at_a_rate_is_measured_in_two_processes_beside_the_floor() -> None:
-    command = [sys.executable, "-m", "dlog.cli.main", "bench", "tail", "--rate", "500", "--records", "200"]
+    command = [sys.executable, "-m", "tests.bench", "tail", "--rate", "500", "--records", "200"]
     command += ["--peers", "sqlite", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
@@ -107,7 +107,7 @@ def test_a_tail_at_a_rate_is_measured_in_two_processes_beside_the_floor() -> Non
 
 @pytest.mark.slow
 def test_lone_appends_are_measured_with_and_without_a_loop_beside_the_floor() -> None:
-    command = [sys.executable, "-m", "dlog.cli.main", "bench", "latency", "--records", "20"]
+    command = [sys.executable, "-m", "tests.bench", "latency", "--records", "20"]
     done = subprocess.run(
         [*command, "--peers", "sqlite", "--json"], capture_output=True, text=True, timeout=240
     )
@@ -123,7 +123,7 @@ def test_lone_appends_are_measured_with_and_without_a_loop_beside_the_floor() ->
 
 @pytest.mark.slow
 def test_idle_followers_are_measured_beside_waiting_tasks() -> None:
-    command = [sys.executable, "-m", "dlog.cli.main", "bench", "idle", "--followers", "6", "--logs", "2"]
+    command = [sys.executable, "-m", "tests.bench", "idle", "--followers", "6", "--logs", "2"]
     done = subprocess.run(
         [*command, "--seconds", "0.1", "--json"], capture_output=True, text=True, timeout=240
     )
@@ -137,7 +137,7 @@ def test_idle_followers_are_measured_beside_waiting_tasks() -> None:
 
 @pytest.mark.slow
 def test_the_life_of_a_log_and_the_start_of_programs_are_measured(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dlog.cli.main", "bench", "logs", "--logs", "3", "--json"]
+    command = [sys.executable, "-m", "tests.bench", "logs", "--logs", "3", "--json"]
     command += ["--uri", tmp_path.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
@@ -162,7 +162,7 @@ def test_the_life_of_a_log_and_the_start_of_programs_are_measured(tmp_path: Path
 @pytest.mark.zookeeper
 @pytest.mark.slow
 def test_lone_appends_to_ledgers_and_streams_are_measured_on_a_cluster() -> None:
-    command = [sys.executable, "-m", "dlog.cli.main", "bench", "latency", "--records", "20", "--cluster", "3"]
+    command = [sys.executable, "-m", "tests.bench", "latency", "--records", "20", "--cluster", "3"]
     command += ["--level", "stream", "--level", "ledger", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,10 @@
 """`dlog cluster` as a program: processes outlive `start` and end with `stop`."""
 
+# covers: dlog/cli/running/cluster.py
+# covers: dlog/cluster/local.py
+# covers: dlog/cluster/probe.py
+# covers: dlog/cluster/registry.py
+
 from __future__ import annotations
 
 import json

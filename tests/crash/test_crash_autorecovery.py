@@ -19,6 +19,7 @@ from ledger.catalog.paths import cookie_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.codes import Code
 from ledger.config import ClientConfig
+from ledger.ledger_spec import LedgerSpec
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.replication import current_auditor
@@ -46,7 +47,7 @@ def autorecovery(cluster: LocalCluster, log: Path, *options: str) -> Iterator[su
 
 
 async def closed_ledger(client: LedgerClient, **shape: Any) -> int:
-    async with await client.create(**shape) as writer:
+    async with await client.create_from(LedgerSpec(**shape)) as writer:
         await writer.append_many(PAYLOADS)
     return writer.ledger_id
 
@@ -94,7 +95,7 @@ async def test_a_killed_bookie_is_healed_while_a_writer_writes_and_a_reader_read
             members = list(map(bookie_id, cluster.state.bookies))
             # Each of these loses a replica, wherever placement puts the others.
             ledgers = [await closed_ledger(client, bookies=members[:3]) for _ in range(4)]
-            left_open = await client.create(bookies=members[:3])
+            left_open = await client.create_from(LedgerSpec(bookies=members[:3]))
             await left_open.append_many(PAYLOADS)
             left_open.abandon()
             traffic = Traffic(client, await client.create())

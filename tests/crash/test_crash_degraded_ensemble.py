@@ -35,7 +35,7 @@ async def test_one_of_three_is_killed_and_comes_back(tmp_path: Path) -> None:
 
     async def degraded(namespace: dlog.Namespace, log: str) -> list[AskedReplication | None]:
         segments = await namespace.segments(log)
-        ledgers = [await namespace._client.metadata(each.ledger_id) for each in segments]
+        ledgers = [await namespace.context.client.metadata(each.ledger_id) for each in segments]
         return [AskedReplication.of(each.custom) for each in ledgers]
 
     with trio.fail_after(TEST_TIMEOUT_S):
@@ -51,7 +51,7 @@ async def test_one_of_three_is_killed_and_comes_back(tmp_path: Path) -> None:
             await appended_more()
             async with namespace.open_writer("at-once", create=True) as other:
                 await other.append(b"one")  # the cluster has not noticed yet
-            while len(namespace._client.membership.writable) == 3:  # noqa: ASYNC110
+            while len(namespace.context.client.membership.writable) == 3:  # noqa: ASYNC110
                 await trio.sleep(0.05)
             await appended_more()
             async with namespace.open_writer("new", create=True) as other:
@@ -77,7 +77,7 @@ async def test_one_of_three_is_killed_and_comes_back(tmp_path: Path) -> None:
             done = await trio.run_process(healing, capture_stdout=True)
             (healed,) = json.loads(done.stdout)["new"]
             assert await degraded(namespace, "new") == [None, None]
-            check = await namespace._client.replica_check(healed["ledger_id"])
+            check = await namespace.context.client.replica_check(healed["ledger_id"])
             async for entry in check.entries(0, check.last_entry_id):
                 assert entry.replicas == 3
             await appended_more()

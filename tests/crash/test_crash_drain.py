@@ -1,5 +1,7 @@
 """`dlog bookie drain` under a writer: no append fails, and the bookie can be stopped for good afterwards."""
 
+# covers: dlog/cli/operators/bookie/drain.py
+
 from __future__ import annotations
 
 import json

@@ -23,12 +23,14 @@ import os, sys, trio, dlog
 from pathlib import Path
 from dlog.connect import prepare_embedded_namespace
 from ledger.deploy.embedded import open_embedded_stack
+from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
 async def main():
     config = dlog.NamespaceConfig().for_scheme("file")
     async with open_embedded_stack(Path(sys.argv[1])) as stack:
         path = await prepare_embedded_namespace(stack.store)
-        namespace = Namespace("file:", stack.store, stack.client, path, config, client_id="victim")
+        context = NamespaceContext("file:", stack.store, stack.client, path, config, client_id="victim")
+        namespace = Namespace(context)
         for name in await namespace.list_logs():
             if name != "kept":
                 await namespace.delete_log(name, lock_timeout_s=60)

@@ -1,5 +1,10 @@
 """`dlog demo` as a program: its report and its exit code, embedded, on a cluster and with Spark."""
 
+# covers: dlog/cli/demo/command.py
+# covers: dlog/cli/demo/lines.py
+# covers: dlog/cli/demo/spark_count.py
+# covers: dlog/cli/demo/writer.py
+
 from __future__ import annotations
 
 import json

@@ -1,5 +1,7 @@
 """A local cluster ends with the program that opened it, also when that program is killed."""
 
+# covers: dlog/cluster/guardian.py
+
 from __future__ import annotations
 
 import subprocess

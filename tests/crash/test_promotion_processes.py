@@ -129,8 +129,8 @@ async def check_promotion(source: str, target: str) -> None:
             numbers = [int(record.payload) async for record in reader]
         assert numbers == list(range(len(numbers)))
         assert len(numbers) >= appender.acknowledged
-        assert (await namespace.verify_log(LOG)).is_sound
-        assert await namespace.purge_promoted_log(LOG) > 0
+        assert (await namespace.repair.verify(LOG)).is_sound
+        assert await namespace.promotion.purge(LOG) > 0
         assert await namespace.count_records(LOG) == len(numbers)
     async with dlog.open_namespace(target) as namespace:
         assert await namespace.count_records(LOG) == len(numbers)

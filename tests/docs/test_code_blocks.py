@@ -8,6 +8,7 @@ or ``imports``, which ``test_import_order.py`` reads.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -173,6 +174,7 @@ def _prepared(text: str) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_block_says_what_it_is(page: Path) -> None:
     name = page.relative_to(ROOT).as_posix()
@@ -184,11 +186,21 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     assert wrong == []
 
 
+@functools.cache
+def names_by_file() -> dict[str, set[str]]:
+    """The tests of each Python file below ``tests/``."""
+    return {
+        file.relative_to(ROOT).as_posix(): set(re.findall(r"def (test_\w+)", file.read_text("utf-8")))
+        for file in (ROOT / "tests").rglob("*.py")
+    }
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text("utf-8")
-    files = {file.relative_to(ROOT).as_posix(): file for file in (ROOT / "tests").rglob("*.py")}
-    defined = set(re.findall(r"def (test_\w+)", "".join(file.read_text("utf-8") for file in files.values())))
+    files = names_by_file()
+    defined = set().union(*files.values())
     stems = {Path(file).stem for file in files} | {Path(file).name for file in files}
     named = set(re.findall(r"`(?:\w+/)*(test_\w+(?:\.py)?)(?:::test_\w+)?`", text))
     named |= set(re.findall(r"::(test_\w+)", text))

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 
 import attrs
 import click
+import pytest
 
-from dlog.cli.main import program
+from dlog.cli.main import program as commands
+from tests.bench.__main__ import program as benchmarks
 from tests.places import ROOT
 from tests.source_tree import modules
 
-_NAMED = re.compile(r"`(dlog [^`]+)`")
+pytestmark = pytest.mark.xdist_group("source tree")  # parsed once
+
+_PROGRAMS = {"dlog": commands, "python -m tests.bench": benchmarks}
+_BEGIN = "|".join(_PROGRAMS)
+_NAMED = re.compile(rf"`((?:{_BEGIN}) [^`]+)`")
 _FENCE = re.compile(r"^```(?:sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_LINE = re.compile(r"^(?:\$ )?(dlog [^|;&#>\n]*)", re.MULTILINE)
+_LINE = re.compile(rf"^(?:\$ )?((?:{_BEGIN}) [^|;&#>\n]*)", re.MULTILINE)
 _NO_COMMANDS = ("dlog hash chain 1", "dlog payload 1")  # texts that go into a digest
 _WORD = re.compile(r"[a-z][a-z0-9-]*")
 
@@ -29,7 +36,14 @@ class Named:
 
 
 def _in_pages() -> Iterator[Named]:
-    for page in sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")}):
+    for page in sorted(
+        {
+            *ROOT.glob("*.md"),
+            *(ROOT / "docs").rglob("*.md"),
+            *ROOT.glob("*/README.md"),
+            *(ROOT / "tests").rglob("*.md"),
+        }
+    ):
         text = page.read_text("utf-8")
         place = str(page.relative_to(ROOT))
         for found in _NAMED.findall(_FENCE.sub("", text)):
@@ -42,7 +56,7 @@ def _in_pages() -> Iterator[Named]:
 def _in_messages() -> Iterator[Named]:
     """The literal parts of strings; what is filled in becomes an argument."""
     for module in modules():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.JoinedStr):
                 parts = [str(one.value) if isinstance(one, ast.Constant) else "X" for one in node.values]
                 text = "".join(parts)
@@ -54,12 +68,15 @@ def _in_messages() -> Iterator[Named]:
                 yield Named(found, module.path)
 
 
-NAMED = sorted({one for one in (*_in_pages(), *_in_messages()) if one.text not in _NO_COMMANDS})
+@functools.cache
+def _named() -> list[Named]:
+    return sorted({one for one in (*_in_pages(), *_in_messages()) if one.text not in _NO_COMMANDS})
 
 
 def _fault(line: str) -> str | None:
     """Why there is no such command line."""
-    words = re.split(r"\s{2,}", line)[0].split()[1:]  # a description follows several spaces
+    name, program = next((name, one) for name, one in _PROGRAMS.items() if line.startswith(f"{name} "))
+    words = re.split(r"\s{2,}", line.removeprefix(name).strip())[0].split()  # a description follows spaces
     context = click.Context(program)
     command: click.Command = program
     at = 0
@@ -99,16 +116,20 @@ def _fault(line: str) -> str | None:
     return None
 
 
+@pytest.mark.slow
 def test_commands_are_named() -> None:
-    assert len(NAMED) > 300
+    assert len(_named()) > 300
 
 
+@pytest.mark.slow
 def test_every_named_command_exists() -> None:
-    faults = [f"{one.place}: `{one.text}`: {fault}" for one in NAMED if (fault := _fault(one.text))]
+    faults = [f"{one.place}: `{one.text}`: {fault}" for one in _named() if (fault := _fault(one.text))]
     assert faults == []
 
 
 def test_a_command_that_does_not_exist_is_found() -> None:
     assert _fault("dlog bookie formatt") is not None
     assert _fault("dlog bookie format --yess") is not None
+    assert _fault("python -m tests.bench idel") is not None
+    assert _fault("python -m tests.bench idle --loggs 3") is not None
     assert _fault("dlog log check LOG --json") is None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.places import ROOT
 
 _SPEED = re.compile(r"\d[\d,.]*\s*(?:ms\b|us\b|records/s|entries/s|MB/s|MiB/s)")
@@ -35,6 +37,7 @@ def test_readme_has_the_figures_of_the_page_of_performance() -> None:
             assert re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d.,])", measured[names[0]]), row
 
 
+@pytest.mark.slow
 def test_no_text_tells_to_install_from_a_registry_that_does_not_have_it() -> None:
     places = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/**/*.py")]
     named = [

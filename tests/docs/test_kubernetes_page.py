@@ -21,8 +21,8 @@ from bookie.http.guard import OPEN_PATHS
 from bookie.http.routes.table import ROUTES
 from dlog.cli.main import main
 from dlog.cluster.ports import free_ports
-from dlog.cluster.zookeeper_process import open_zookeeper_process
 from tests.docs.test_shell_page import command_of
+from tests.fakes.zookeeper_server import open_zookeeper_process
 from tests.places import ROOT
 from tests.unit.bookie.test_bookie_process import started
 
@@ -69,6 +69,7 @@ def parsed(words: list[str]) -> str:
     return " ".join(names)
 
 
+@pytest.mark.slow
 def test_each_manifest_is_valid_for_kubernetes() -> None:
     assert [each["kind"] for each in documents()] == [
         "Deployment",
@@ -99,6 +100,7 @@ def test_each_command_of_the_manifests_exists_with_its_options() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_configuration_is_known_and_agrees_with_the_pod(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 from tests.places import ROOT
 from tests.source_tree import PACKAGES, modules
 
+pytestmark = pytest.mark.xdist_group("source tree")  # parsed once
+
 NAME = re.compile(rf"`((?:{'|'.join(PACKAGES)})(?:\.\w+){{2,}})")
 # Names of loggers and of properties of a log.
 OTHER_NAMES = {"ledger.metadata_store.zookeeper.kazoo", "dlog.shards.hash", "dlog.shards.state"}

@@ -7,14 +7,17 @@ import re
 from pathlib import Path
 
 import click
+import pytest
 
 from dlog.cli.main import COMMANDS, program
 from tests.places import ROOT
+from tests.source_tree import Module, modules
+
+pytestmark = pytest.mark.xdist_group("source tree")  # parsed once
 
 PAGE = ROOT / "docs" / "shell.md"
 # One name a line, with its program: from BookieShell.class of 4.17.3 and 4.18.0, and the groups of BKCtl.
 APACHE = Path(__file__).with_name("apache_commands.txt")
-PACKAGES = ("dlog", "ledger", "bookie", "namespace")
 _NAMED = re.compile(r"`dlog ([^`]+)`")
 _WORD = re.compile(r"[a-z][a-z0-9-]*")
 
@@ -95,6 +98,7 @@ NO_COMMANDS = {"payload 1", "hash chain 1"}
 PAGES = sorted(path.relative_to(ROOT) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 
+@pytest.mark.slow
 def test_commands_that_pages_name_exist() -> None:
     found = {page: commands_in((ROOT / page).read_text("utf-8")) for page in PAGES}
     wrong = [
@@ -107,18 +111,17 @@ def test_commands_that_pages_name_exist() -> None:
     assert sum(map(len, found.values())) > 300
 
 
-def texts_of(file: Path) -> list[str]:
+def texts_of(module: Module) -> list[str]:
     """The strings of a module that are no docstrings; a value in an f-string becomes VALUE."""
     found = []
-    tree = ast.parse(file.read_text("utf-8"))
     docs = {
         id(node.body[0].value)
-        for node in ast.walk(tree)
+        for node in module.nodes
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    for node in ast.walk(tree):
+    for node in module.nodes:
         if isinstance(node, ast.JoinedStr):
             found.append(
                 "".join(str(one.value) if isinstance(one, ast.Constant) else "VALUE" for one in node.values)
@@ -128,15 +131,15 @@ def texts_of(file: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_commands_that_messages_name_exist() -> None:
     named, wrong = 0, []
-    for package in PACKAGES:
-        for file in sorted((ROOT / package).rglob("*.py")):
-            for text in texts_of(file):
-                for one in _NAMED.findall(text):
-                    named += 1
-                    if not is_known(one):
-                        wrong.append(f"{file.relative_to(ROOT)}: dlog {one}")
+    for module in modules():
+        for text in texts_of(module):
+            for one in _NAMED.findall(text):
+                named += 1
+                if not is_known(one):
+                    wrong.append(f"{module.path}: dlog {one}")
     assert named > 30
     assert wrong == []
 

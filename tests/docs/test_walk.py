@@ -15,10 +15,12 @@ import dlog
 from tests.places import ROOT
 
 PAGE = ROOT / "docs" / "walk.md"
+CALLS_MAX, MODULES_MAX = 130, 35  # of one lone append, in all threads
 HAND_OVERS_MAX = 16  # from the application's call to the sync, both ends included
 
 MARK = b"the record that is followed"
 SOCKET = "ledger/transport/pipe.py"  # stands in for one inside a process
+TABLES = {"Down": 3, "Back": 3}
 
 
 def table(heading: str, number: int = 1) -> list[str]:
@@ -58,6 +60,7 @@ class Follower:
             self.is_on = "journal" not in threading.current_thread().name
 
 
+@pytest.mark.slow
 def test_an_appended_record_passes_the_modules_of_the_walk_and_no_other(tmp_path: Path) -> None:
     follower = Follower()
 
@@ -86,8 +89,53 @@ def test_an_appended_record_passes_the_modules_of_the_walk_and_no_other(tmp_path
     assert follower.given <= {*hand_overs, *table("Down", 2), SOCKET}, "the page leaves a module out"
 
 
+class Counter:
+    """Notes the module of each call of a function of ours, in all threads."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        name = frame.f_code.co_filename
+        if event == "call" and name.startswith(f"{ROOT}/") and "site-packages" not in name:
+            module = name.removeprefix(f"{ROOT}/")
+            if not module.startswith("tests/"):
+                self.calls.append(module)
+
+
+@pytest.mark.slow
+def test_a_lone_append_makes_few_calls_in_few_modules_and_the_page_names_each_of_them(tmp_path: Path) -> None:
+    counter, appends = Counter(), list[list[str]]()
+
+    async def main() -> None:
+        async with (
+            dlog.open_namespace(f"file://{tmp_path}") as namespace,
+            namespace.open_writer("orders", create=True) as log,
+        ):
+            for _ in range(60):
+                counter.calls = []
+                await log.append(b"x" * 100)
+                appends.append(counter.calls)
+
+    before = sys.getprofile(), threading.getprofile()
+    threading.setprofile(counter)
+    sys.setprofile(counter)
+    try:
+        trio.run(main)
+    finally:
+        sys.setprofile(before[0])
+        threading.setprofile(before[1])
+    # Some of them meet a timer, or a task that runs now and then.
+    calls = min(appends[20:], key=len)
+    assert len(calls) <= CALLS_MAX
+    assert len(set(calls)) <= MODULES_MAX, sorted(set(calls))
+    assert set(calls) <= set(re.findall(r"[\w/]+\.py", PAGE.read_text("utf-8"))), (
+        "the page leaves a module out"
+    )
+
+
 @pytest.mark.parametrize("heading", ["Down", "Up", "Later", "Back"])
 def test_the_walk_names_modules_that_exist(heading: str) -> None:
-    modules = table(heading) + (table(heading, 2) if heading in ("Down", "Back") else [])
+    modules = [module for number in range(1, TABLES.get(heading, 1) + 1) for module in table(heading, number)]
     assert modules
     assert [module for module in modules if not (ROOT / module).exists()] == []

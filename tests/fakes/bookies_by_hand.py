@@ -12,6 +12,7 @@ from pathlib import Path
 import attrs
 import trio
 
+from bookie.bookie import Bookie, open_bookie
 from bookie.cluster.startup_check import StartupCheck, StartupCheckConfig, begin_startup_check
 from bookie.disk.real_disk import RealDisk
 from bookie.healing.integrity import IntegrityConfig, IntegrityRepair
@@ -20,11 +21,11 @@ from bookie.index.index_factory import IndexConfig
 from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.gone_ledgers import GoneLedgers
 from bookie.ledger_metadata.live_ledgers import LiveLedgers, ServedLedgers
-from bookie.main import Bookie, open_bookie
 from bookie.storage.config import StorageConfig
 from ledger.catalog.paths import Layout, available_path, cookie_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
+from ledger.context import ClientSeams
 from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import Address
@@ -156,7 +157,9 @@ class Bookies:
     async def open_client(self) -> AsyncIterator[LedgerClient]:
         async with (
             open_memory_store(self._tree) as store,
-            open_ledger_client(store, self.dial, CLIENT, root=ROOT, rng=random.Random(3)) as client,
+            open_ledger_client(
+                store, self.dial, CLIENT, root=ROOT, seams=ClientSeams(rng=random.Random(3))
+            ) as client,
         ):
             yield client
 

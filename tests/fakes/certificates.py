@@ -19,6 +19,17 @@ from cryptography.x509.oid import NameOID
 _BEGIN = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 EXPIRED = datetime.datetime(2021, 1, 1, tzinfo=datetime.UTC)
 _END = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
+_MAY_SIGN = x509.KeyUsage(
+    key_cert_sign=True,
+    crl_sign=True,
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @attrs.frozen
@@ -58,7 +69,7 @@ class TestAuthority:
         subject = [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit) for unit in units]
         subject.append(x509.NameAttribute(NameOID.COMMON_NAME, name))
         certificate = (
-            _builder(subject, self.own.certificate.subject, key, end=end)
+            _builder(subject, self.own.certificate.subject, key, self.own.key, end=end)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
             .sign(self.own.key, hashes.SHA256())
         )
@@ -98,8 +109,9 @@ def make_authority(name: str = "authority.test") -> TestAuthority:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
     certificate = (
-        _builder(subject, x509.Name(subject), key)
+        _builder(subject, x509.Name(subject), key, key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(_MAY_SIGN, critical=True)
         .sign(key, hashes.SHA256())
     )
     return TestAuthority(Signed(certificate, key))
@@ -109,9 +121,11 @@ def _builder(
     subject: list[x509.NameAttribute[str]],
     issuer: x509.Name,
     key: ec.EllipticCurvePrivateKey,
+    issuer_key: ec.EllipticCurvePrivateKey,
     *,
     end: datetime.datetime | None = None,
 ) -> x509.CertificateBuilder:
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     return (
         x509.CertificateBuilder()
         .subject_name(x509.Name(subject))
@@ -120,4 +134,6 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(_BEGIN)
         .not_valid_after(end or _END)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(authority, critical=False)
     )

@@ -282,11 +282,13 @@ class DictCluster:
         self._registrar, self._nursery = registrar, nursery
         self._scopes: dict[str, set[trio.CancelScope]] = {}  # the connections of each running bookie
 
-    async def start(self, name: str) -> DictBookie:
-        """Start a new bookie, or one that was stopped, with its entries."""
+    async def start(self, name: str, *, session: MetadataStore | None = None) -> DictBookie:
+        """Start a new bookie, or one that was stopped, with its entries; register it in this session, or in
+        that of all bookies."""
         bookie = self.bookies.setdefault(name, DictBookie(name))
         self._scopes[name] = set()
-        await self._registrar.create(available_path("/ledgers", name), b"", ephemeral=True, parents=True)
+        session = session or self._registrar
+        await session.create(available_path("/ledgers", name), b"", ephemeral=True, parents=True)
         return bookie
 
     async def stop(self, name: str, *, registered: bool = False) -> None:

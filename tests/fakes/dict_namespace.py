@@ -9,6 +9,7 @@ import attrs
 import trio
 
 import dlog
+from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
 from ledger.client import LedgerClient
 from ledger.metadata_store.errors import ConnectionLostError
@@ -130,18 +131,20 @@ async def open_on(
                 await store.create(path, b"", parents=True)
         async with open_ledger_client(ledger_store, cluster.dial) as client:
             namespace = Namespace(
-                f"test:{path}",
-                FederatedStore(store, path, logs_max=logs_max) if federated else store,
-                client,
-                path,
-                config,
-                client_id="test",
-                wall_ms=lambda: wall_ms() + days_later * DAY_MS,
+                NamespaceContext(
+                    f"test:{path}",
+                    FederatedStore(store, path, logs_max=logs_max) if federated else store,
+                    client,
+                    path,
+                    config,
+                    client_id="test",
+                    wall_ms=lambda: wall_ms() + days_later * DAY_MS,
+                )
             )
             try:
                 yield Opened(namespace, store, client)
             finally:
-                namespace.close()
+                namespace.context.close()
                 store.writes_left, store.is_cut = None, False
                 with trio.CancelScope(shield=True):
                     await store.aclose()

@@ -17,6 +17,7 @@ import trio
 import trio.testing
 
 import dlog
+from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
 from ledger.catalog.catalog import CommitLedger
 from ledger.catalog.store_errors import as_ledger_error
@@ -29,7 +30,8 @@ from ledger.errors import (
     NoSuchLedgerError,
     NotEnoughBookiesError,
 )
-from ledger.metadata_store.errors import ConnectionLostError, NamespaceError
+from ledger.ledger_spec import LedgerSpec
+from ledger.metadata_store.errors import ConnectionLostError, MetadataError
 from ledger.metadata_store.memory import MemoryStore, MemoryTree
 from ledger.metadata_store.store import Create, Operation, Stat
 from ledger.runtime.statistics import Recorder
@@ -206,17 +208,19 @@ class World:
     def is_in_session(self, session: object) -> bool:
         return isinstance(session, FlakyStore)
 
-    async def create(self, *, commit: CommitLedger | None = None, **options: Any) -> ScriptedWriteHandle:
+    async def create_from(
+        self, spec: LedgerSpec, *, commit: CommitLedger | None = None
+    ) -> ScriptedWriteHandle:
         await trio.sleep(self.rng.random() * 0.01)
         if self.rng.random() < self.failure_rate:
             raise NotEnoughBookiesError(3, 2)
         ledger_id = next(self._ledger_ids)
         self.ledgers[ledger_id] = ScriptedLedger()
-        self.ledgers[ledger_id].custom = dict(options.get("custom") or {})
+        self.ledgers[ledger_id].custom = dict(spec.custom)
         if commit is not None:
             try:
                 await commit(ledger_id, Create(f"/ledger-{ledger_id}"))
-            except NamespaceError as exc:
+            except MetadataError as exc:
                 raise as_ledger_error(exc) from exc
         handle = ScriptedWriteHandle(self, ledger_id)
         assert self.nursery is not None
@@ -306,5 +310,5 @@ def namespace_in(world: World, name: str) -> tuple[FlakyStore, Namespace]:
     ).for_scheme("distributedlog")
     client: Any = world
     return store, Namespace(
-        f"test:{name}", store, client, "/ns", config, client_id=name, wall_ms=world.wall_ms
+        NamespaceContext(f"test:{name}", store, client, "/ns", config, client_id=name, wall_ms=world.wall_ms)
     )

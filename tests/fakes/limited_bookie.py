@@ -14,7 +14,8 @@ from pathlib import Path
 
 import trio
 
-from bookie.config.bookie_config import BookieConfig, parse_config
+from bookie.config.bookie_config import parse_config
+from bookie.config.classes import BookieConfig
 from bookie.disk.descriptor_limit import raise_limit
 from bookie.identity.address import Machine
 from bookie.main import run_bookie

@@ -10,11 +10,11 @@ from pyspark.sql.types import BinaryType
 import dlog.blocking
 from dlog import DLSN, EntryTotals, LogNotFoundError, LogTruncatedError, Record, RecordBatch
 from spark_integration.arrow import ArrowRows
-from spark_integration.batch import DlogBatchReader, resolve_ranges
 from spark_integration.client import StreamsView
 from spark_integration.offsets import BEFORE_EVERYTHING, Position, just_before
 from spark_integration.options import parse_options
 from spark_integration.planning import Extent, Range
+from spark_integration.source import DlogBatchReader, resolve_ranges
 from spark_integration.stream import DlogStreamReader
 
 

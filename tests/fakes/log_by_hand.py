@@ -17,9 +17,10 @@ from dlog.read.read_only_log import ReadOnlyLog
 from ledger.errors import LedgerError, NoSuchLedgerError
 from ledger.metadata_store.memory import MemoryStore, MemoryTree
 from ledger.runtime.statistics import Recorder
-from namespace import paths
+from namespace.log_nodes import LogNodes
 from namespace.logs import create_log
 from namespace.segments.segment import LogSegment, encode_segment
+from tests.fakes.log_paths import paths_of
 
 NS, LOG = "/ns", "log"
 
@@ -104,7 +105,7 @@ class Log:
     def __init__(self, store: MemoryStore) -> None:
         self.store, self.recorder = store, Recorder()
         self.ledgers: dict[int, Ledger] = {}
-        self.read_only = ReadOnlyLog(store, self, NS, LOG, b"")  # type: ignore[arg-type]
+        self.read_only = ReadOnlyLog(LogNodes(store, NS, LOG), self, b"")  # type: ignore[arg-type]
 
     async def open(self, ledger_id: int, *, password: bytes, recover: bool) -> Handle:
         assert not recover, "a reader must not fence the writer"
@@ -114,10 +115,10 @@ class Log:
         return Handle(ledger_id, self.ledgers[ledger_id])
 
     async def put(self, segment: LogSegment) -> None:
-        await self.store.create(paths.segment_path(NS, LOG, segment.name), encode_segment(segment))
+        await self.store.create(paths_of(NS, LOG).segment_path(segment.name), encode_segment(segment))
 
     async def remove(self, segment: LogSegment) -> None:
-        await self.store.delete(paths.segment_path(NS, LOG, segment.name))
+        await self.store.delete(paths_of(NS, LOG).segment_path(segment.name))
 
     async def begin(self, seqno: int, ledger_id: int, entries: Sequence[bytes], lac: int) -> LogSegment:
         self.ledgers[ledger_id] = Ledger(list(entries), lac)
@@ -157,7 +158,7 @@ class Log:
 async def open_log() -> AsyncIterator[Log]:
     store = MemoryStore(MemoryTree())
     await store.create(NS)
-    await create_log(store, NS, LOG)
+    await create_log(LogNodes(store, NS, LOG))
     yield Log(store)
     await store.aclose()
 

@@ -12,13 +12,13 @@ import trio
 from bookie.disk.disk import Disk
 from bookie.disk.real_disk import RealDisk
 from bookie.entrylog.ids import entry_log_ids
-from bookie.entrylog.summary import summarise
 from bookie.gc.compaction_rules import CompactionConfig, CompactionLevel
 from bookie.gc.log_collector import LogCollector
 from bookie.index.index_factory import IndexConfig
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
 from bookie.storage.storage import Storage
+from tests.fakes.log_summaries import summarise
 
 KEY = b"k" * 20
 CHUNKS = IndexConfig()

@@ -7,20 +7,24 @@ store applied it, or lose the reply to it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import attrs
 
 import dlog
-from dlog.errors import LogPromotedError, PromotionError
+from dlog.context import FixedLocation, LogLocation, NamespaceContext
+from dlog.errors import LogMovedError, PromotionError
+from dlog.promotion.location import PromotableLocation, promotable
+from dlog.promotion.record import SourceRecord
 from ledger.client import open_ledger_client
 from ledger.metadata_store.errors import ConnectionLostError
 from ledger.metadata_store.memory import MemoryStore
 from ledger.metadata_store.store import ANY_VERSION, Operation, Stat
 from namespace.binding import new_binding
 from namespace.bindings import bind
+from namespace.log_nodes import LogNodes
 from namespace.logs import open_log
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 
@@ -37,6 +41,34 @@ CONFIG = dlog.NamespaceConfig(
     writer=SMALL_SEGMENTS,
     reader=dlog.ReaderConfig(relist_interval_s=1),
 )
+
+
+Locate = Callable[[NamespaceContext, str], LogLocation]
+
+
+async def target_of(namespace: dlog.Namespace) -> dlog.Namespace:
+    """The namespace at the target, as the same process sees it."""
+    location = namespace.context.location(LOG)
+    assert isinstance(location, PromotableLocation)
+    return dlog.Namespace(await location.open_context(TARGET))
+
+
+async def record_of(namespace: dlog.Namespace) -> SourceRecord | None:
+    """What the directory stores about the promotion of the log."""
+    location = namespace.context.location(LOG)
+    assert isinstance(location, PromotableLocation)
+    return await location.record()
+
+
+def without_promotions(namespace: dlog.Namespace) -> dlog.Namespace:
+    """The namespace, as a release sees it that knows nothing of promotions."""
+    return dlog.Namespace(attrs.evolve(namespace.context, locate=FixedLocation))
+
+
+def with_config(namespace: dlog.Namespace, **changes: Any) -> dlog.Namespace:
+    """The namespace with other settings."""
+    context = namespace.context
+    return dlog.Namespace(attrs.evolve(context, config=attrs.evolve(context.config, **changes)))
 
 
 class CrashError(Exception):
@@ -119,8 +151,8 @@ class PromotionWorld:
         async with AsyncExitStack() as stack:
 
             async def opened(
-                cluster: DictCluster, uri: str, path: str, config: dlog.NamespaceConfig, target: Any
-            ) -> dlog.Namespace:
+                cluster: DictCluster, uri: str, path: str, config: dlog.NamespaceConfig, locate: Locate
+            ) -> NamespaceContext:
                 store = ProcessStore(cluster.tree)
                 store.writes = Writes()  # opening is no part of the count
                 writes.stores.append(store)
@@ -128,15 +160,16 @@ class PromotionWorld:
                 client = await stack.enter_async_context(open_ledger_client(store, cluster.dial))
                 store.writes = writes
                 config = config.for_scheme(uri.partition(":")[0])
-                return dlog.Namespace(uri, store, client, path, config, client_id=name, open_target=target)
+                return NamespaceContext(uri, store, client, path, config, client_id=name, locate=locate)
 
-            there = await opened(self.target, TARGET, THERE, self.config_there, None)
+            there = await opened(self.target, TARGET, THERE, self.config_there, FixedLocation)
 
-            async def open_target(uri: str) -> dlog.Namespace:
+            async def open_context(uri: str) -> NamespaceContext:
                 assert uri == TARGET
                 return there
 
-            yield await opened(self.source, SOURCE, HERE, CONFIG, open_target)
+            here = await opened(self.source, SOURCE, HERE, CONFIG, promotable(open_context))
+            yield dlog.Namespace(here)
 
     async def append(self, writer: dlog.LogWriter, count: int) -> None:
         """Append records with numbers as payloads, and note what was acknowledged."""
@@ -150,9 +183,9 @@ class PromotionWorld:
         for cluster, path, uri in ((self.source, HERE, SOURCE), (self.target, THERE, TARGET)):
             store = MemoryStore(cluster.tree)
             try:
-                await open_log(store, path, LOG)
+                await open_log(LogNodes(store, path, LOG))
                 sides.append(uri)
-            except (dlog.LogNotFoundError, LogPromotedError, PromotionError):
+            except (dlog.LogNotFoundError, LogMovedError, PromotionError):
                 pass
             await store.aclose()
         return sides
@@ -165,14 +198,17 @@ async def records_of(namespace: dlog.Namespace, log: str = LOG) -> list[tuple[by
 
 
 @asynccontextmanager
-async def open_world(*, ledgers_there: int = 0) -> AsyncIterator[PromotionWorld]:
+async def open_world(
+    *, ledgers_there: int = 0, there: dlog.NamespaceConfig = CONFIG
+) -> AsyncIterator[PromotionWorld]:
     """A directory with a log of some segments, a cursor and a rule of retention; an empty target.
 
     Args:
         ledgers_there: Ids that the target has used. Without any, its ids are those of the directory.
+        there: The settings of the target.
     """
     async with open_cluster(1) as source, open_cluster(1) as target:
-        world = PromotionWorld(source, target)
+        world = PromotionWorld(source, target, config_there=there)
         store = MemoryStore(source.tree)
         await store.create(HERE)
         await store.aclose()
@@ -188,5 +224,5 @@ async def open_world(*, ledgers_there: int = 0) -> AsyncIterator[PromotionWorld]
             async with namespace.open_writer(LOG, create=True) as writer:
                 await world.append(writer, 24)
             await namespace.cursors(LOG).set("billing", world.acknowledged[5][1])
-            await namespace.set_retention(LOG, dlog.Retention(age_s=86_400))
+            await namespace.retention.set(LOG, dlog.Retention(age_s=86_400))
         yield world

@@ -22,6 +22,7 @@ import trio
 from bookie.disk.disk import Buffer, Disk, DiskThread, DiskUsage, File
 from bookie.disk.key_values import KeyValues, Operation
 from bookie.errors import BookieServerError, DirectoryInUseError, StartError
+from ledger.runtime.tasks.next_turn import call_next_turn
 
 T = TypeVar("T")
 Done = Callable[[Any, BaseException | None], None]
@@ -407,6 +408,9 @@ class LoopThread(DiskThread):
         self._jobs.append((job, done))
         if len(self._jobs) == 1:
             self._token.run_sync_soon(self._run)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        call_next_turn(callback)
 
     def _run(self) -> None:
         if self._disk.turns is not None and self._disk.turns.random() < 0.7:

@@ -6,7 +6,7 @@ import hashlib
 
 from ledger.auth.digest_md5 import parse_message
 from ledger.auth.jaas import parse_jaas
-from ledger.auth.java_stores import StoreError, _read_jks
+from ledger.auth.java_stores import KeyStoreError, _read_jks
 from ledger.runtime.key_work import KeyWork
 from tests.fuzz.engine import Target
 from tests.places import GOLDEN_FILES
@@ -44,7 +44,7 @@ AUTH_TARGETS = [
         name="jks_store",
         seeds=stores,
         decode=lambda data: _read_jks(data, PASSWORD),
-        errors=(StoreError,),
+        errors=(KeyStoreError,),
         repair=with_store_digest,
     ),
     Target(

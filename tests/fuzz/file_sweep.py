@@ -26,12 +26,13 @@ import trio
 
 from bookie.errors import BookieServerError
 from dlog.errors import DLogError
+from ledger.causes import cause_of
 from ledger.errors import LedgerError
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from tests.fuzz.file_worlds import WORLDS, Outcome, World
 from tests.fuzz.frame_world import errors_in, line_of
 
-OURS = (BookieServerError, NamespaceError, LedgerError, DLogError)
+OURS = (BookieServerError, MetadataError, LedgerError, DLogError)
 HANG_S = 60.0  # a guard against a hang, on any machine
 _BYTES_MAX = 65_536  # of a bad value
 
@@ -178,7 +179,7 @@ def judge(error: BaseException, path: Path) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    while (cause := error.__cause__) is not None:
+    while (cause := cause_of(error)) is not None:
         yield cause
         error = cause
 

@@ -18,14 +18,15 @@ import attrs
 import trio
 
 import dlog
-from bookie.config.bookie_config import BookieConfig, parse_config
+from bookie.config.bookie_config import parse_config
+from bookie.config.classes import BookieConfig
 from bookie.errors import BookieServerError
 from bookie.main import run_bookie
 from dlog.errors import DLogError
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.errors import LedgerError
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from ledger.wire import v2
 from ledger.wire.messages import AddRequest, ReadReply, ReadRequest, Reply, Request
@@ -186,7 +187,7 @@ class NamespaceWorld:
         wanted = _records(log) * 2
         try:
             found = await _read(namespace, log)
-        except (BookieServerError, NamespaceError, LedgerError, DLogError):
+        except (BookieServerError, MetadataError, LedgerError, DLogError):
             outcome.lost += len(wanted)
             return
         rest = iter(wanted)
@@ -197,7 +198,7 @@ class NamespaceWorld:
         try:
             async with namespace.open_writer(log) as writer:
                 await writer.append(b"new")
-        except (BookieServerError, NamespaceError, LedgerError, DLogError):
+        except (BookieServerError, MetadataError, LedgerError, DLogError):
             return  # a log that cannot be written says so
         if b"new" not in await _read(namespace, log):
             outcome.wrong = f"an acknowledged record of {log} is not read"

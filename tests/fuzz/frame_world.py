@@ -24,7 +24,8 @@ from bookie import main as bookie_main
 from bookie import upkeep
 from bookie.auth.tls import TlsConfig
 from bookie.cluster.cluster_root import create_cluster
-from bookie.config.bookie_config import BookieConfig, parse_config
+from bookie.config.bookie_config import parse_config
+from bookie.config.classes import BookieConfig
 from bookie.gc.collector import GarbageCollector, GcConfig
 from bookie.identity.address import Machine
 from bookie.ledger_metadata import new_ledger_check

@@ -22,6 +22,7 @@ from typing import Any
 import trio
 from trio.testing import open_stream_to_socket_listener
 
+from bookie.bookie import open_bookie
 from bookie.config.admin_config import AdminConfig
 from bookie.disk.fullness import FullnessConfig
 from bookie.disk.real_disk import RealDisk
@@ -30,7 +31,6 @@ from bookie.gc.collector import GarbageCollector
 from bookie.http import Admin, serve_admin
 from bookie.http.routes.table import ROUTES
 from bookie.ledger_metadata.live_ledgers import ServedLedgers
-from bookie.main import open_bookie
 from bookie.storage.config import StorageConfig
 from ledger.runtime.tasks.failure_domain import contained_failures
 from tests.fuzz.engine import Failure, tracing_memory

@@ -21,8 +21,8 @@ import trio
 from trio.testing import open_stream_to_socket_listener
 
 from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerIdentity
+from bookie.bookie import open_bookie
 from bookie.journal.files import JournalConfig
-from bookie.main import open_bookie
 from bookie.requests.permissions import NO_SUCH_LEDGER, OUT_OF_REACH, Access, Decision, Permissions
 from bookie.server.config import ServerConfig
 from bookie.storage.config import StorageConfig

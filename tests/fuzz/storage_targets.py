@@ -11,7 +11,7 @@ from typing import Any
 from crc32c import crc32c
 
 from bookie.bookie_status import decode_status
-from bookie.cluster.bound_metadata import decode_binding
+from bookie.embedded.bound_metadata import decode_binding
 from bookie.entrylog.columnar import decode_columns
 from bookie.entrylog.compaction_files import unfinished_compactions
 from bookie.entrylog.format import (
@@ -26,7 +26,7 @@ from bookie.errors import CookieError, FormatError, JournalCorruptError
 from bookie.gc.tombstones import TombstonesFile
 from bookie.identity.cookie import Cookie, decode_cookie, encode_cookie
 from bookie.identity.incarnation import decode_incarnation
-from bookie.index.chunk_index import Chunk
+from bookie.index.chunk_index import IndexChunk
 from bookie.index.page_file import PAGE_FILE_HEADER_BYTES, decode_page_file_header, page_file_ranges
 from bookie.journal.format import (
     FIRST_GROUP_OFFSET,
@@ -184,7 +184,7 @@ def with_tombstone_checksums(data: bytes) -> bytes:
 
 
 def read_chunk(data: bytes) -> None:
-    chunk = Chunk(7, data)
+    chunk = IndexChunk(7, data)
     assert len(chunk.entry_ids()) == len(chunk.locations(0, chunk.count)) == chunk.count
 
 

@@ -22,15 +22,15 @@ from dlog.errors import (
     InvalidLogNameError,
     InvalidUriError,
     LogMetadataError,
+    LogMovedError,
     LogNotFoundError,
-    LogPromotedError,
     PromotionError,
 )
 from dlog.format.compression import Compression, expand
 from dlog.format.envelope import ENTRY_BYTES_MAX, open_envelope, seal_envelope
 from dlog.format.hash_chain import chain_start, chain_value_in, encode_chain_record, parse_head
 from dlog.format.record import FLAG_RECORD_SET, decode_records, encode_record, encode_records
-from dlog.format.record_set import SetBudget, decode_record_set, encode_record_set
+from dlog.format.record_set import SetBudget, decode_record_set
 from dlog.read.segment_reader import SegmentReader, last_record_of, slot_not_before
 from ledger.catalog.metadata_codec import decode_metadata, encode_metadata
 from ledger.catalog.paths import decode_layout, ledger_id_of
@@ -48,6 +48,8 @@ from namespace.log_metadata import initial_nodes, log_metadata_from
 from namespace.log_name import check_log_name
 from namespace.namespace_uri import parse_namespace_uri
 from namespace.segments.segment import decode_segment
+from tests.fakes.log_paths import paths_of
+from tests.fakes.record_sets import encode_record_set
 from tests.fuzz.auth_targets import AUTH_TARGETS
 from tests.fuzz.engine import Target
 from tests.fuzz.storage_targets import STORAGE_TARGETS
@@ -174,10 +176,10 @@ def decode_log_nodes(data: bytes) -> None:
     """Each line is one node of a log."""
     lines = data.split(b"\n")
     nodes: dict[str, Node | None] = {}
-    for index, (path, _) in enumerate(initial_nodes("/ns", "log")):
+    for index, (path, _) in enumerate(initial_nodes(paths_of("/ns", "log"))):
         value = lines[index] if index < len(lines) else None
         nodes[path] = None if value is None else Node(value, STAT)
-    log_metadata_from("/ns", "log", nodes)
+    log_metadata_from(paths_of("/ns", "log"), nodes)
 
 
 def as_text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
@@ -301,9 +303,9 @@ _RECORDS = [
     ),
     Target(
         name="log_nodes",
-        seeds=lambda: [b"\n".join(value for _, value in initial_nodes("/ns", "log"))],
+        seeds=lambda: [b"\n".join(value for _, value in initial_nodes(paths_of("/ns", "log")))],
         decode=decode_log_nodes,
-        errors=(LogMetadataError, LogNotFoundError, LogPromotedError, PromotionError),
+        errors=(LogMetadataError, LogNotFoundError, LogMovedError, PromotionError),
     ),
 ]
 

@@ -37,6 +37,7 @@ def test_a_bookie_answers_requests_of_every_shape_in_every_phase(number: int) ->
     assert report is None, report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_bookie_answers_a_sample_of_requests(mode: Mode) -> None:
     batch = next(one for one in batches(SEED + 1, FRAMES) if one.mode is mode)
@@ -46,6 +47,7 @@ def test_a_bookie_answers_a_sample_of_requests(mode: Mode) -> None:
     assert report is None, report
 
 
+@pytest.mark.slow
 def test_the_frames_of_a_run_have_every_shape_and_phase_and_one_seed_gives_the_same_again() -> None:
     found = list(batches(SEED, FRAMES))
     cases = [case for batch in found for one in batch.conversations for case in one.cases]
@@ -60,6 +62,7 @@ def test_the_frames_of_a_run_have_every_shape_and_phase_and_one_seed_gives_the_s
     assert cases_of(3, 700) == cases_of(3, 700) != cases_of(4, 700)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name", "gone", "phase"),
     [
@@ -92,6 +95,7 @@ def test_the_sweep_fails_without_a_guard_of_start_tls(
     assert "in clear text" in report
 
 
+@pytest.mark.slow
 def test_the_command_sends_one_batch_or_one_conversation_again(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seed", "5", "--batch", "1", "--conversation", "2"]) == 0
     assert "passes" in capsys.readouterr().out

@@ -36,6 +36,7 @@ def test_a_decoder_keeps_its_promises_for_many_inputs(name: str, tmp_path: Path)
     assert not failures, "\n".join(failure.report(tmp_path) for failure in failures)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_every_target_takes_its_seeds_and_some_changes(name: str, tmp_path: Path) -> None:
     failures = fuzz_cases(TARGETS[name], SEED + 1, CASES_OF_CHECK)
@@ -55,6 +56,7 @@ def test_a_bookie_serves_a_good_client_beside_hostile_http(tmp_path: Path) -> No
     assert not failures, "\n".join(failure.report(tmp_path) for failure in failures)
 
 
+@pytest.mark.slow
 def test_a_bookie_serves_a_good_client_beside_some_hostile_http(tmp_path: Path) -> None:
     failures = fuzz_http(SEED + 1, 60)
     assert not failures, "\n".join(failure.report(tmp_path) for failure in failures)
@@ -94,6 +96,7 @@ def test_the_fuzzer_notices_a_permission_that_is_not_obeyed(monkeypatch: pytest.
     assert replay_port(b"", GUARDED_PORT) == "a peer without the right to read a ledger got an entry of it"
 
 
+@pytest.mark.slow
 def test_hostile_connections_from_a_seed_are_the_same_again() -> None:
     assert inputs_of(3, 40) == inputs_of(3, 40) != inputs_of(4, 40)
     assert replay_port(b"GET / HTTP/1.1\r\n\r\n") is None
@@ -122,6 +125,7 @@ def spin(data: bytes) -> None:
         scan_entry_log(log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("decode", "reason"),
     [(crash, "raised IndexError"), (grow, "bytes of memory, at most"), (spin, "ran for more than")],

@@ -26,6 +26,7 @@ def test_a_bookie_process_lives_and_serves_an_honest_client_through_a_sweep(mode
     assert report is None, report
 
 
+@pytest.mark.slow
 def test_one_seed_gives_the_same_requests_again_http_2_and_upgrades_first() -> None:
     def drawn(seed: int) -> list[HttpCase]:
         return list(itertools.islice(draw_http(random.Random(seed), TOKEN.encode()), 400))

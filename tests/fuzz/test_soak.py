@@ -12,6 +12,7 @@ from tests.fuzz import soak
 from tests.fuzz.soak import main, parts, sweep_modules
 
 
+@pytest.mark.slow
 def test_every_module_with_a_sweep_is_found() -> None:
     ours = ("frame_sweep", "process_sweep", "file_sweep")
     assert {f"tests.fuzz.{name}" for name in ours} <= set(sweep_modules())

@@ -3,7 +3,7 @@
 ::
 
     CACHE/dlog/interop/<version>/lib-<hash of pom.xml>/*.jar
-                                 classes-<hash of pom.xml and sources>/
+                                 classes-<hash of pom.xml and sources>/drivers.jar
 
 ``CACHE`` is ``$XDG_CACHE_HOME`` or ``~/.cache``. The code here removes nothing from it; you may delete it
 whole.
@@ -16,12 +16,16 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import random
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from dlog.cluster.ports import free_ports
+from tests.class_archive import archive_path, cache, make
 
 JAVA = Path(__file__).parent / "java"
 POM = JAVA / "pom.xml"
@@ -50,7 +54,28 @@ def class_path(version: str) -> str:
             home / f"classes-{_digest([POM, *sources])}",
             lambda directory: _compile(sources, jars, directory),
         )
-    return f"{classes}:{jars}/*"
+    return f"{classes}/drivers.jar:{jars}/*"
+
+
+def class_archive(version: str, options: Sequence[str]) -> Path | None:
+    """The archive of the classes of one release, for a JVM with these options; the first call makes it.
+
+    None if it cannot be made, which is no error: the tests only take longer.
+    """
+    path = class_path(version)
+    drivers, jars = (Path(each) for each in path.split(":"))
+    archive = archive_path([drivers, *jars.parent.glob("*.jar")], options)
+    if archive is None:
+        return None
+    with _locked(_cache() / version / "lock"):
+        if not archive.exists():
+            start = [find_program("java"), *options, "-Dzookeeper.4lw.commands.whitelist=*"]
+            port = str(free_ports(1, random.Random(), host="127.0.0.1")[0])
+            failure = make(archive, lambda option: [*start, option, "-cp", path, "interop.Training", port])
+            if failure is not None:
+                print(f"no archive of Apache's classes {version}, so its tests start slower: {failure}")
+                return None
+    return archive
 
 
 def find_program(name: str) -> str:
@@ -68,8 +93,7 @@ def find_program(name: str) -> str:
 
 
 def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "dlog" / "interop"
+    return cache() / "interop"
 
 
 def _digest(files: list[Path]) -> str:
@@ -112,18 +136,23 @@ def _fetch(version: str, directory: Path) -> None:
 
 
 def _compile(sources: list[Path], jars: Path, directory: Path) -> None:
-    command = [
-        find_program("javac"),
-        "-nowarn",
-        "-proc:none",
-        "--release=17",
-        "-d",
-        str(directory),
-        "-cp",
-        f"{jars}/*",
-        *map(str, sources),
-    ]
-    _run(command, f"compiling {', '.join(source.name for source in sources)}", COMPILE_TIMEOUT_S)
+    with tempfile.TemporaryDirectory() as classes:
+        command = [
+            find_program("javac"),
+            "-nowarn",
+            "-proc:none",
+            "--release=17",
+            "-d",
+            classes,
+            "-cp",
+            f"{jars}/*",
+            *map(str, sources),
+        ]
+        _run(command, f"compiling {', '.join(source.name for source in sources)}", COMPILE_TIMEOUT_S)
+        # A jar, since no archive of classes can be made of a directory of them.
+        Path(shutil.make_archive(str(directory / "drivers"), "zip", classes)).rename(
+            directory / "drivers.jar"
+        )
 
 
 def _run(command: list[str], what: str, timeout_s: float) -> None:

@@ -29,14 +29,23 @@ from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.wire import v3
 from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest, RefusedReply
+from tests.class_archive import using
 from tests.interop.driver import Driver
-from tests.interop.jars import LOGGING, class_path, find_program
+from tests.interop.jars import LOGGING, class_archive, class_path, find_program
 from tests.interop.processes import Process, Processes
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 180.0
 PROBE_TIMEOUT_S = 15.0
 SESSION_TIMEOUT_MS = 4_000  # after which a killed bookie's registration disappears
+OPTIONS = (
+    "-XX:MaxDirectMemorySize=128m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",  # these processes live for seconds
+    # lo may have ::1 first, from which a bookie makes an invalid id.
+    "-Djava.net.preferIPv4Stack=true",
+    f"-Dlog4j.configurationFile={LOGGING}",
+)
 Kind = Literal["java", "ours"]
 T = TypeVar("T")
 
@@ -47,7 +56,7 @@ class Originals:
     def __init__(self, version: str, directory: Path) -> None:
         self.version, self.directory = version, directory
         self.processes = Processes(directory / "logs")
-        self._class_path = class_path(version)
+        self._class_path, self._archive = class_path(version), using(class_archive(version, OPTIONS))
         self._rng = random.Random()
         self._zookeeper_port: int | None = None
         self._names: dict[str, int] = {}
@@ -84,12 +93,8 @@ class Originals:
         return [
             find_program("java"),
             f"-Xmx{heap_mib}m",
-            "-XX:MaxDirectMemorySize=128m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",  # these processes live for seconds
-            # lo may have ::1 first, from which a bookie makes an invalid id.
-            "-Djava.net.preferIPv4Stack=true",
-            f"-Dlog4j.configurationFile={LOGGING}",
+            *OPTIONS,
+            *self._archive,
             *options,
             "-cp",
             self._class_path,

@@ -61,8 +61,13 @@ class OurStreamsDriver:
         finally:
             held.closed.set()
 
-    async def _flood(self, on: str, prefix: str, first_txid: int, in_flight: int) -> dict[str, Any]:
+    async def _flood(
+        self, on: str, prefix: str, first_txid: int, in_flight: int, keys: bool = False
+    ) -> dict[str, Any]:
         """Write prefix + number from 1 on until a write fails; send an event for each acknowledged record.
+
+        Args:
+            keys: Each record has its payload as its key and as a header, too.
 
         Returns:
             How many records were submitted, the failure, and the numbers of the records by outcome.
@@ -77,7 +82,8 @@ class OurStreamsDriver:
             while failure is None and len(waiting) < in_flight:
                 try:
                     payload = b"%s%d" % (prefix.encode(), submitted + 1)
-                    pending = writer.submit(payload, txid=first_txid + submitted)
+                    key, headers = (payload, {"header": payload}) if keys else (None, None)
+                    pending = writer.submit(payload, txid=first_txid + submitted, key=key, headers=headers)
                 except dlog.WriteError as exc:
                     failure = exc
                     break
@@ -103,7 +109,11 @@ class OurStreamsDriver:
 
 async def main(uri: str, session_timeout_ms: int) -> None:
     """Perform requests until stdin ends."""
-    config = dlog.NamespaceConfig(session_timeout_ms=session_timeout_ms, client_id="our process")
+    config = dlog.NamespaceConfig(
+        session_timeout_ms=session_timeout_ms,
+        client_id="our process",
+        writer=dlog.WriterConfig(keys_and_headers=True),
+    )
     async with dlog.open_namespace(uri, config=config) as namespace, trio.open_nursery() as nursery:
         await converse(OurStreamsDriver(namespace, nursery).perform)
 

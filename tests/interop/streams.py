@@ -63,10 +63,14 @@ class StreamPlace:
         segment_bytes_max: int | None = None,
         client_id: str = "ours",
         hash_chain: bool = False,
+        keys_and_headers: bool | None = None,
     ) -> AbstractAsyncContextManager[dlog.Namespace]:
         """Open the namespace by our code."""
         writer = dlog.WriterConfig(
-            segment_bytes_max=segment_bytes_max, visibility_delay_ms=1, hash_chain=hash_chain
+            segment_bytes_max=segment_bytes_max,
+            visibility_delay_ms=1,
+            hash_chain=hash_chain,
+            keys_and_headers=keys_and_headers,
         )
         config = dlog.NamespaceConfig(
             compression=compression,
@@ -143,6 +147,11 @@ async def read_by_us(
         return [record async for record in reader]
 
 
+def without_attributes(records: Sequence[Record]) -> list[Record]:
+    """The records as Apache's readers get them: without key and headers."""
+    return [Record(each.dlsn, each.txid, each.payload, each.sequence_id) for each in records]
+
+
 async def write_rolling(writer: dlog.LogWriter, segments: int) -> tuple[list[bytes], list[DLSN]]:
     """Append small batches, with transaction ids from 1 on, until ``segments`` segments have records.
 
@@ -171,7 +180,7 @@ def expected_records(payloads: Sequence[bytes], dlsns: Sequence[DLSN]) -> list[R
 async def same_for_both(place: StreamPlace, log: str, expected: Sequence[Record]) -> None:
     """Check that both sides, each in a namespace of its own, read and count exactly these records."""
     async with place.namespace() as namespace, place.java_log(log) as java:
-        assert await read_by_us(namespace, log) == expected
+        assert without_attributes(await read_by_us(namespace, log)) == expected
         assert await java.read(len(expected)) == expected
         assert await java.read_synchronously(len(expected)) == expected
         description = await namespace.describe_log(log)

@@ -1,4 +1,4 @@
-"""`dlog bench operate --peers apache`: Apache's auditor and worker restore replicas of our bookies."""
+"""`python -m tests.bench operate --peers apache`: Apache restores replicas of our bookies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from dlog.cli.bench.operate.recoverers import find_missing, open_apache
-from dlog.cli.bench.operate.repair import measure_repair, options_for
+from tests.bench.operate.recoverers import find_missing, open_apache
+from tests.bench.operate.repair import measure_repair, options_for
 from tests.interop.conftest import VERSIONS
 from tests.interop.jars import class_path
 

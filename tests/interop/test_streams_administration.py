@@ -33,23 +33,23 @@ async def test_entries_that_java_s_tool_changes_are_read_obeyed_and_written_alik
     with trio.fail_after(TEST_TIMEOUT_S):
         async with place.namespace() as namespace:
             await namespace.create_log(log)
-            await namespace.enable_access_control()
-            await namespace.set_access_control(log, frozenset({Denial.ACQUIRE}))
+            await namespace.access.enable()
+            await namespace.access.set(log, frozenset({Denial.ACQUIRE}))
             for _ in range(ATTEMPTS_MAX):
                 # It reads our entry first. It ends without waiting for its write, which may get lost.
                 await trio.to_thread.run_sync(
                     lambda: run_tool(place, ADMIN, "set_stream_acl", "-s", log, "-dd", "-dt")
                 )
-                found = await namespace.access_control()
+                found = await namespace.access.entries()
                 if found.logs[log].denied == wanted:
                     break
             assert found.logs[log].denied == wanted
             with pytest.raises(dlog.AccessDeniedError):
                 await namespace.delete_log(log)
             path = f"{place.path}/.acls/{log}"
-            by_java = (await namespace._store.get(path)).value
-            await namespace.set_access_control(log, frozenset(wanted))
-            assert (await namespace._store.get(path)).value == by_java
+            by_java = (await namespace.context.store.get(path)).value
+            await namespace.access.set(log, frozenset(wanted))
+            assert (await namespace.context.store.get(path)).value == by_java
 
 
 @proves(9, "federated")
@@ -61,7 +61,7 @@ async def test_logs_that_java_creates_in_a_federated_namespace_are_listed_and_wr
     uri = f"distributedlog://{originals.zookeeper_hosts}{path}"
     with trio.fail_after(TEST_TIMEOUT_S):
         async with place.namespace() as here:
-            ledgers = here._client.root
+            ledgers = here.context.client.root
 
         def prepare() -> None:
             code, output = originals.run_java(

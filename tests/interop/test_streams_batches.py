@@ -17,16 +17,16 @@ async def test_a_batch_attached_between_records_of_java_is_read_by_both_sides(pl
         async with place.java_log(log, AT_ONCE) as java, java.open_writer() as writer:
             dlsns = await writer.write(*early)
         async with place.namespace() as namespace:
-            plan = await namespace.begin_batch([log], series="query", number=1)
+            plan = await namespace.batches.begin([log], series="query", number=1)
             assert plan is not None
             txid, segments, ours = plan.logs[log].txid, [], []
             for payloads in ([b"a", b"b"], [b"c"]):
-                async with namespace.open_detached_segment(plan, log) as segment:
+                async with namespace.batches.open_segment(plan, log) as segment:
                     await segment.append_many(payloads)
                 assert segment.result is not None
                 segments.append(segment.result)
                 ours += [JavaRecord(txid, payload) for payload in payloads]
-            (first, last), *_ = (await namespace.attach_batch(plan, segments)).positions.values()
+            (first, last), *_ = (await namespace.batches.attach(plan, segments)).positions.values()
         dlsns += [first, first.next_slot(), last]
         await same_for_both(place, log, records_of([*early, *ours], dlsns))
         late = numbered(2, first=txid + 1)

@@ -12,7 +12,7 @@ import dlog
 from dlog import DLSN, Compression, Record
 from ledger.replication_asked import AskedReplication
 from tests.interop.driver import DriverError
-from tests.interop.java_streams import END_OF_STREAM, FIRST, JavaRecord
+from tests.interop.java_streams import AT_ONCE, END_OF_STREAM, FIRST, JavaRecord
 from tests.interop.streams import (
     TEST_TIMEOUT_S,
     StreamPlace,
@@ -93,7 +93,7 @@ async def test_java_reads_a_log_that_was_promoted(place: StreamPlace, tmp_path: 
             namespace.open_writer(log, create=True, config=small) as writer,
         ):
             payloads, dlsns = await write_rolling(writer, segments=3)
-            await namespace.promote_log(log, place.uri)
+            await namespace.promotion.promote(log, place.uri)
             more = payloads_of(15, seed=99)
             first = len(payloads) + 1
             dlsns += await writer.append_many(more, txids=range(first, first + len(more)))
@@ -118,9 +118,38 @@ async def test_java_reads_a_log_with_a_hash_chain(place: StreamPlace, compressio
                 payloads += more
         await same_for_both(place, log, expected_records(payloads, dlsns))
         async with place.namespace() as namespace:
-            found = await namespace.verify_log(log)
+            found = await namespace.repair.verify(log)
         assert found.problem is None
         assert found.chained_records == len(payloads)
+
+
+@proves(8, "rolled")
+@codecs
+async def test_java_reads_records_with_keys_and_headers_without_them(
+    place: StreamPlace, compression: Compression
+) -> None:
+    """The keys and headers are in a control record after the user records of an entry."""
+    log, payloads = place.fresh_log(), [*payloads_of(40), bytes(dlog.PAYLOAD_BYTES_MAX - 100), b"end"]
+    attributes = [(b"k%d" % each, {"name": b"v%d" % each}) for each in range(len(payloads))]
+    keys, headers = [key for key, _ in attributes], [each for _, each in attributes]
+    with trio.fail_after(TEST_TIMEOUT_S):
+        chosen = place.namespace(compression=compression, segment_bytes_max=1000, keys_and_headers=True)
+        async with chosen as namespace, namespace.open_writer(log, create=True) as writer:
+            dlsns = [
+                await writer.append(payloads[at], txid=at + 1, key=keys[at], headers=headers[at])
+                for at in range(20)
+            ]
+            dlsns += await writer.append_many(
+                payloads[20:], txids=range(21, len(payloads) + 1), keys=keys[20:], headers=headers[20:]
+            )
+            await writer.flush()
+        await same_for_both(place, log, expected_records(payloads, dlsns))
+        async with place.java_log(log, AT_ONCE) as java, java.open_writer() as java_writer:
+            dlsns += await java_writer.write(JavaRecord(len(payloads) + 1, b"java"))
+        await same_for_both(place, log, expected_records([*payloads, b"java"], dlsns))
+        async with place.namespace() as namespace:
+            records = await read_by_us(namespace, log)
+        assert [(each.key, each.headers) for each in records] == [*attributes, (None, {})]
 
 
 @proves(8, "rolled")
@@ -223,14 +252,14 @@ async def test_java_reads_a_healed_log_and_continues_through_a_heal(
             async with place.java_log(log) as java, java.open_reader() as follower:
                 assert await follower.read(5) == records[:5]
                 await _fall_short(namespace, log)
-                assert len(await namespace.heal_log(log)) == 3
+                assert len(await namespace.repair.heal(log)) == 3
                 assert await follower.read(55) == records[5:]
         await same_for_both(place, log, records)
 
 
 async def _fall_short(namespace: dlog.Namespace, log: str) -> None:
     """Mark the log's ledgers as those of segments that began on fewer bookies."""
-    catalog = namespace._client.context.catalog
+    catalog = namespace.context.client.context.catalog
     for segment in await namespace.segments(log):
         current = await catalog.get_newest(segment.ledger_id)
         metadata = current.metadata

@@ -109,6 +109,7 @@ class Play:
             self.world.check_replicas(ledger_id, metadata, metadata.last_entry_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", sampled(range(8), 1))
 async def test_nothing_acknowledged_is_lost_and_all_replicas_return(
     seed: int, autojump_clock: MockClock

@@ -6,6 +6,7 @@ import contextlib
 import random
 
 import attrs
+import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from tests.fakes.simulated_disk import PowerCutError, SimulatedDisk
 from tests.strategies import SEEDS
 
 
+@pytest.mark.slow
 async def test_nothing_acknowledged_is_lost_wherever_the_power_is_cut() -> None:
     steps = await play(1, None)
     assert steps > 100
@@ -27,6 +29,7 @@ async def test_nothing_acknowledged_is_lost_wherever_the_power_is_cut() -> None:
         await play(1, cut_at)
 
 
+@pytest.mark.slow
 async def test_nothing_acknowledged_is_lost_with_an_index_of_pages() -> None:
     pages = PageIndexConfig(page_bytes=512, pages_max=4, open_files_max=2)
     config = attrs.evolve(CONFIG, index=IndexConfig(kind=IndexKind.PAGES, pages=pages))
@@ -67,6 +70,7 @@ async def test_every_acknowledgement_is_covered_by_a_sync_made_after_its_run_was
     assert answered == list(range(200))
 
 
+@pytest.mark.slow
 async def test_deferred_runs_are_synced_before_the_journal_goes_on_in_the_next_file() -> None:
     disk, answered = SimulatedDisk(), 0
     with contextlib.suppress(PowerCutError, StorageFailedError):
@@ -94,6 +98,7 @@ async def test_deferred_runs_are_synced_before_the_journal_goes_on_in_the_next_f
         await check(disk.after_power_cut(random.Random(seed)), acknowledged)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(seed=SEEDS, cut_at=st.integers(1, 500))
 def test_nothing_acknowledged_is_lost_under_any_work(seed: int, cut_at: int) -> None:

@@ -28,6 +28,7 @@ CUT_SEEDS = range(int(os.environ.get("DLOG_CRASH_SEEDS", "1")))
 TWO_BY_TWO = config_over(2, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", CUT_SEEDS)
 async def test_with_two_journals_and_directories_nothing_is_lost_wherever_the_power_is_cut(seed: int) -> None:
     steps = await play(seed, None, batches=14, config=TWO_BY_TWO, uneven=True)
@@ -36,6 +37,7 @@ async def test_with_two_journals_and_directories_nothing_is_lost_wherever_the_po
         await play(seed, cut_at, batches=14, config=TWO_BY_TWO, uneven=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", CUT_SEEDS)
 async def test_an_error_at_any_step_ends_in_a_stop_or_in_nothing_lost(seed: int) -> None:
     """docs/storage-tests.md 6: errors on every write, sync, rename and unlink of each kind of file."""
@@ -44,6 +46,7 @@ async def test_an_error_at_any_step_ends_in_a_stop_or_in_nothing_lost(seed: int)
         await play(seed, None, batches=10, config=TWO_BY_TWO, uneven=True, fail_at=fail_at)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(
     seed=SEEDS,
@@ -85,6 +88,7 @@ class MarkWatcher(SimulatedDisk):
             assert journal / journal_name(mark.journal_id) in self.names, f"{new} names a file that is gone"
 
 
+@pytest.mark.slow
 async def test_no_mark_goes_back_and_each_names_a_file_that_is_there() -> None:
     """docs/storage-tests.md 4: whatever the threads' turns; apache/bookkeeper#4105, #4740."""
     for seed in range(12):
@@ -127,6 +131,7 @@ async def test_data_is_synced_before_the_index_that_before_the_marks_and_they_be
     assert retired > 2
 
 
+@pytest.mark.slow
 async def test_a_long_journal_is_replayed_into_a_small_cache_and_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -163,6 +168,7 @@ async def test_a_long_journal_is_replayed_into_a_small_cache_and_again(
             disk.sync_directory(path.parent)
 
 
+@pytest.mark.slow
 async def test_a_start_over_lost_journals_can_be_begun_again_wherever_the_power_is_cut() -> None:
     config = attrs.evolve(TWO_BY_TWO, accepts_losses=True)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bookie.entrylog.format import HEADER_BYTES, EntryLogScan, decode_map, encode_header, encode_map
 from bookie.errors import FormatError, JournalCorruptError
-from bookie.index.chunk_index import Chunk
+from bookie.index.chunk_index import IndexChunk
 from bookie.journal.format import (
     FIRST_GROUP_OFFSET,
     Predecessor,
@@ -96,7 +96,7 @@ def test_a_map_comes_back(ledgers: dict[int, int]) -> None:
 @given(st.binary(max_size=60))
 def test_any_index_value_is_a_chunk_or_an_error(value: bytes) -> None:
     try:
-        chunk = Chunk(7, value)
+        chunk = IndexChunk(7, value)
     except FormatError:
         return
     assert len(chunk.entry_ids()) == len(chunk.locations(0, chunk.count)) == chunk.count

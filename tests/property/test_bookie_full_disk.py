@@ -39,6 +39,7 @@ async def fence(storage: Storage, ledger_id: int) -> None:
     assert errors == [None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [CONFIG, config_over(2, 2)], ids=["one disk", "several"])
 @pytest.mark.parametrize("spares", [0, 1])
 async def test_a_start_succeeds_where_every_allocation_fails_however_often(
@@ -52,6 +53,7 @@ async def test_a_start_succeeds_where_every_allocation_fails_however_often(
         await check(disk, acknowledged, config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [CONFIG, config_over(2, 2)], ids=["one disk", "several"])
 async def test_power_cuts_on_a_full_disk_do_not_use_up_the_reserve(config: StorageConfig) -> None:
     """At any step of a start: the mark is overwritten then, and may be torn."""
@@ -84,6 +86,7 @@ async def test_a_fence_is_taken_on_a_full_disk_for_as_long_as_the_reserve_lasts(
     await check(disk, acknowledged)
 
 
+@pytest.mark.slow
 async def test_a_disk_that_fills_up_stops_the_bookie_and_loses_nothing() -> None:
     for capacity_kib in range(100, 400, 20):
         disk, acknowledged = SimulatedDisk(), AcknowledgedState()
@@ -101,6 +104,7 @@ def sizes(disk: SimulatedDisk) -> int:
     return sum(inode.size for inode in disk.names.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [CONFIG, config_over(2, 2)], ids=["one disk", "several"])
 async def test_full_at_any_write_freed_in_small_steps_and_opened_twenty_times_nothing_grows(
     config: StorageConfig,

@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie.entrylog.compaction_files import unfinished_compactions
-from bookie.entrylog.summary import summarise
 from bookie.entrylog.writer import PerLedgerConfig
 from bookie.errors import NoLedgerError, StorageFailedError
 from bookie.gc.compaction_rules import CompactionConfig, CompactionLevel
@@ -30,6 +29,7 @@ from bookie.storage.opening import open_storage
 from bookie.storage.storage import Storage
 from tests.effort import examples, sampled
 from tests.fakes.bookie_work import KEY, body_of
+from tests.fakes.log_summaries import summarise
 from tests.fakes.simulated_disk import PowerCutError, SimulatedDisk
 from tests.strategies import SEEDS
 

@@ -13,7 +13,6 @@ import trio
 from bookie.disk.real_disk import RealDisk
 from bookie.entrylog.compaction_files import unfinished_compactions
 from bookie.entrylog.ids import entry_log_ids
-from bookie.entrylog.summary import summarise
 from bookie.entrylog.writer import PerLedgerConfig
 from bookie.errors import NoEntryError, NoLedgerError
 from bookie.gc.compaction_rules import CompactionConfig, CompactionLevel
@@ -23,6 +22,7 @@ from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
 from bookie.storage.storage import Storage
 from tests.effort import IS_SAMPLE
+from tests.fakes.log_summaries import summarise
 
 # Restarts of the storage, with some dozen steps each.
 LIVES = int(os.environ.get("DLOG_SOAK_LIVES", "1" if IS_SAMPLE else "2"))

@@ -19,9 +19,10 @@ from dlog.format.record import (
     encode_record,
     encode_records,
 )
-from dlog.format.record_set import SetBudget, decode_record_set, encode_record_set
+from dlog.format.record_set import SetBudget, decode_record_set
 from dlog.read.segment_reader import SegmentReader, last_record_of, slot_not_before
 from namespace.dlsn import DLSN
+from tests.fakes.record_sets import encode_record_set
 
 codecs = st.sampled_from(Compression)
 payloads = st.lists(st.binary(max_size=60), min_size=1, max_size=12)

@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 import dlog
+from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
 from ledger.metadata_store.sessions.renewing_store import RenewingStore
 from ledger.metadata_store.store import MetadataStore
@@ -35,7 +36,15 @@ class Program:
         self.store = RenewingStore(self._new_session(), self._open_session)
         client: Any = world
         self.namespace = Namespace(
-            f"test:{name}", self.store, client, "/ns", template.config, client_id=name, wall_ms=world.wall_ms
+            NamespaceContext(
+                f"test:{name}",
+                self.store,
+                client,
+                "/ns",
+                template.config,
+                client_id=name,
+                wall_ms=world.wall_ms,
+            )
         )
 
     def _new_session(self) -> FlakyStore:

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, contextmanager
 from unittest import mock
 
 import attrs
+import pytest
 import trio
 import trio.testing
 from hypothesis import Phase, given, settings
@@ -199,7 +200,7 @@ async def run_writers(
             assert await reader.read_batch(1) is None
         await check_starts(world, second, log)
         if world.hash_chain:
-            found = await second.verify_log("log")
+            found = await second.repair.verify("log")
             assert found.problem is None
             assert found.records == found.chained_records == len(log)
         with trio.fail_after(60):
@@ -273,6 +274,7 @@ UNSHRUNK = [Phase.explicit, Phase.reuse, Phase.generate]
 rates = st.sampled_from([0.0, 0.02, 0.1, 0.3])
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150), phases=UNSHRUNK)
 @given(seed=SEEDS, failure_rate=rates, lost_reply_rate=rates, schedule=st.random_module())
 def test_the_outcome_of_each_record_is_true(
@@ -282,6 +284,7 @@ def test_the_outcome_of_each_record_is_true(
     trio.run(lambda: run_world(seed, failure_rate, lost_reply_rate, takeover=None), clock=clock)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150), phases=UNSHRUNK)
 @given(
     seed=SEEDS,
@@ -297,6 +300,7 @@ def test_the_outcome_of_each_record_is_true_when_another_writer_takes_over(
     trio.run(lambda: run_world(seed, failure_rate, lost_reply_rate, takeover=takeover), clock=clock)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100), phases=UNSHRUNK)
 @given(
     seed=SEEDS,

@@ -17,19 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dlog.config import WriterConfig
 from dlog.errors import LogFencedError, LogLockLostError, LogWriteError, RecordOutcome, WriterClosedError
 from dlog.format.compression import Compression
+from dlog.write.actions import WAIT, Action, Begin, Complete, End, Follow, Recover, Roll, Stop
 from dlog.write.batcher import Batch
-from dlog.write.writer_machine import (
-    WAIT,
-    Action,
-    Begin,
-    Complete,
-    End,
-    Follow,
-    Recover,
-    Roll,
-    Stop,
-    WriterMachine,
-)
+from dlog.write.writer_machine import WriterMachine
 from dlog.write.writer_state import LEGAL, Intake, Phase
 from ledger.errors import LedgerError, LedgerWriteError
 from namespace.segments.segment import LogSegment

@@ -246,6 +246,7 @@ async def use_and_go_on(answer: Frame, count: int) -> None:
     assert contained_failures.total() == before  # each reply has its own answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ANSWERS)
 @pytest.mark.parametrize("count", [1, 3])
 async def test_hostile_replies_raise_no_other_error_and_an_honest_client_goes_on(
@@ -254,6 +255,7 @@ async def test_hostile_replies_raise_no_other_error_and_an_honest_client_goes_on
     await use_and_go_on(ANSWERS[what], count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["the reply twice", "the reply many times", "the reply, then the end"])
 async def test_a_writer_to_bookies_that_acknowledge_and_break_off_pauses_or_ends(
     what: str, autojump_clock: MockClock

@@ -153,6 +153,7 @@ SOME = ["another entry", "noise", "nothing", "refusal NO_ENTRY"]
 CASES = [pytest.param(what, marks=() if what in SOME else pytest.mark.slow) for what in ANSWERS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CASES)
 @pytest.mark.parametrize("all_hostile", [False, True])
 async def test_auto_recovery_ends_its_work_in_spite_of_hostile_bookies(
@@ -198,8 +199,8 @@ async def use_log(answer: Frame, *, all_hostile: bool, forges: bool = False) -> 
             for follow in (False, True):
                 found = await read_log(namespace, follow=follow)
                 assert forges or found == RECORDS[: len(found)]
-            await tried(lambda: namespace.check_log("orders"))
-            await tried(lambda: namespace.verify_log("orders"))
+            await tried(lambda: namespace.repair.check("orders"))
+            await tried(lambda: namespace.repair.verify("orders"))
             await tried(lambda: namespace.last_dlsn("orders"))
 
             async def write() -> None:
@@ -221,6 +222,7 @@ async def use_log(answer: Frame, *, all_hostile: bool, forges: bool = False) -> 
     assert contained_failures.total() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CASES)
 @pytest.mark.parametrize("all_hostile", [False, True])
 async def test_a_log_over_hostile_bookies_is_read_right_or_raises_errors_of_ours(

@@ -37,7 +37,7 @@ class Twin:
             self.hold(bookie)
 
     def reply(self, bookie: str) -> None:
-        if not self.trust.is_trusted(bookie, self.losses):
+        if self.losses != self.trust.losses or bookie not in self.trust.trusted:
             self.notice_losses()
             if self.trust.is_first_reply(bookie):
                 self.hold(bookie)

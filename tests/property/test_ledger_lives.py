@@ -382,6 +382,7 @@ class World:
         assert metadata.length_bytes == length
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(seed=SEEDS)
 def test_acknowledged_entries_are_in_the_closed_ledger(seed: int) -> None:

@@ -1,5 +1,7 @@
 """Planning against a dumb twin: a stream is a list of records, a range a slice of it."""
 
+# covers: spark_integration/planning.py
+
 from __future__ import annotations
 
 from hypothesis import given

@@ -56,8 +56,10 @@ from bookie.storage.storage import Storage
 from dlog.testing.disk import ProcessDisk
 from dlog.testing.platter import Platter
 from ledger.catalog.paths import Layout
+from ledger.causes import cause_of
 from ledger.client import LedgerClient, open_ledger_client
-from ledger.metadata_store.errors import NamespaceError
+from ledger.context import ClientSeams
+from ledger.metadata_store.errors import MetadataError
 from tests.simulation.history import BookieStarted, Crashed
 from tests.simulation.loop import OWNER
 from tests.simulation.metadata import SESSION_TIMEOUT_S, SimStore
@@ -240,7 +242,7 @@ class BookieMachine:
                     await self._run()
                 except* (
                     BookieServerError,
-                    NamespaceError,
+                    MetadataError,
                     OSError,
                 ) as group:
                     ended_by = only_cause(group)
@@ -268,7 +270,7 @@ class BookieMachine:
         if isinstance(cause, StorageFailedError):
             root: BaseException | None = cause
             while root is not None and not isinstance(root, OSError):
-                root = root.__cause__
+                root = cause_of(root)
             if root is None:
                 self.world.observe(Crashed(self.world.now(), self.name, describe_error(cause)))
             elif self.is_damaged and self.world.injector.is_over:
@@ -394,8 +396,7 @@ class BookieMachine:
                 lambda address: world.network.dial(node, address),
                 client_config(2),
                 root=ROOT,
-                rng=rng,
-                wall_ms=self.wall_ms,
+                seams=ClientSeams(rng=rng, wall_ms=self.wall_ms),
             ) as client:
                 yield client
         finally:
@@ -461,7 +462,7 @@ class BookieMachine:
                         await registration.become_writable()
                     else:
                         await registration.become_read_only()
-                except (NamespaceError, RegistrationError):
+                except (MetadataError, RegistrationError):
                     continue  # try again at the next check
                 writable = now_writable
                 self.world.trace.note(self.name, "is writable" if writable else "is read-only")

@@ -26,8 +26,9 @@ import trio
 
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
+from ledger.context import ClientSeams
 from ledger.errors import LedgerError
-from ledger.metadata_store.errors import BadVersionError, ConnectionLostError, NamespaceError
+from ledger.metadata_store.errors import BadVersionError, ConnectionLostError, MetadataError
 from ledger.metadata_store.store import MetadataStore, SessionState
 from ledger.read.handle import ReadHandle
 from ledger.transport.config import TransportConfig
@@ -80,7 +81,7 @@ class Operation:
 class ClientProcess:
     """A program that uses ledgers; it is killed and started again."""
 
-    announced: tuple[type[Exception], ...] = (LedgerError, NamespaceError)  # errors of its operations
+    announced: tuple[type[Exception], ...] = (LedgerError, MetadataError)  # errors of its operations
 
     def __init__(self, world: World, name: str, rng: random.Random) -> None:
         self.world, self.name, self.rng = world, name, rng
@@ -142,13 +143,15 @@ class ClientProcess:
                 lambda address: world.network.dial(node, address),
                 client_config(world.shape.add_version),
                 root=ROOT,
-                rng=self.rng,
-                wall_ms=lambda: world.wall_ms() + self.wall_offset_ms,
-                open_entry_log=None if world.files is None else world.files.open,
+                seams=ClientSeams(
+                    rng=self.rng,
+                    wall_ms=lambda: world.wall_ms() + self.wall_offset_ms,
+                    open_entry_log=None if world.files is None else world.files.open,
+                ),
             )
             try:
                 client = await stack.enter_async_context(opening)
-            except NamespaceError as exc:
+            except MetadataError as exc:
                 # As ``dlog.open_namespace``: a program that cannot reach the store says so and ends.
                 raise OperationEndedError from exc
             await self.behave(client, store)

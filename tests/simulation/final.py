@@ -14,10 +14,11 @@ import trio
 
 from bookie.errors import EntryUnreadableError, NoEntryError, NoLedgerError
 from ledger.client import LedgerClient, open_ledger_client
+from ledger.context import ClientSeams
 from ledger.digest import EntryCodec
 from ledger.errors import CorruptEntryError, LedgerError
 from ledger.metadata import LedgerMetadata
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from tests.simulation.bookies import ROOT
 from tests.simulation.clients import client_config, log_path
 from tests.simulation.history import FinalState, Place, Replica
@@ -38,8 +39,7 @@ async def look_at_everything(world: World, unfinished: tuple[str, ...]) -> Final
         lambda address: world.network.dial(node, address),
         client_config(2),
         root=ROOT,
-        rng=random.Random(f"judge {world.shape.seed}"),
-        wall_ms=world.wall_ms,
+        seams=ClientSeams(rng=random.Random(f"judge {world.shape.seed}"), wall_ms=world.wall_ms),
     ) as client:
         for ledger_id in sorted(world._metadata):
             if ledger_id not in world.deleted:
@@ -71,7 +71,7 @@ async def _read_ledger(
         try:
             reader = await client.open(ledger_id, password=world.shape.password)
             break
-        except (LedgerError, NamespaceError) as exc:
+        except (LedgerError, MetadataError) as exc:
             if world.now() > deadline:
                 unclosed[ledger_id] = f"{type(exc).__name__}: {exc}"
                 return

@@ -54,6 +54,7 @@ FOUND_AT = {
 }
 
 
+@pytest.mark.slow
 def test_some_seeds_hold() -> None:
     counts: dict[str, int] = {}
     for seed in sampled(range(30), 3):
@@ -80,6 +81,7 @@ def test_a_known_bug_is_found_when_it_is_put_back(name: str) -> None:
     assert find_known_bug(name, first=FOUND_AT.get(name, 0)) is not None
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_run_to_the_byte() -> None:
     first, second, other = play(7), play(7, keep=True), play(8)
     assert first.digest == second.digest
@@ -104,6 +106,7 @@ def test_the_run_is_the_same_in_another_process_with_another_hash_seed() -> None
     assert digests == {f"trace hash {play(11).digest}"}
 
 
+@pytest.mark.slow
 def test_trio_schedules_as_before_after_a_world_has_ended() -> None:
     import trio
 
@@ -112,6 +115,7 @@ def test_trio_schedules_as_before_after_a_world_has_ended() -> None:
     assert (trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING, trio._core._run._r.getstate()) == before
 
 
+@pytest.mark.slow
 def test_every_fault_has_a_switch() -> None:
     off = play(5, switches=dict.fromkeys(KINDS, False))
     assert off.plan == ()
@@ -156,6 +160,7 @@ def test_a_failing_world_is_made_smaller_and_still_fails() -> None:
     assert fails(small, faults)
 
 
+@pytest.mark.slow
 def test_a_replay_file_is_played_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shape = Shape.draw(12, enabled({}))
     outcome = play(12, shape=shape)
@@ -178,6 +183,7 @@ def test_a_file_that_is_no_replay_file_is_refused(tmp_path: Path, text: str) -> 
     assert main(["--replay", str(file)]) == 2
 
 
+@pytest.mark.slow
 def test_a_violation_is_printed_made_smaller_and_written_to_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

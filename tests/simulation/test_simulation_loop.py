@@ -176,6 +176,7 @@ def test_a_task_that_is_woken_and_then_cancelled_was_woken() -> None:
     in_a_world(main)
 
 
+@pytest.mark.slow
 def test_cancelled_tasks_leave_no_garbage() -> None:
     def count() -> int:
         return sum(isinstance(one, trio.Cancelled) for one in gc.get_objects())
@@ -295,6 +296,7 @@ def test_a_stuck_world_reports_it() -> None:
 
 
 # The tasks of the world stay suspended: no loop is left that could end them.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_failed_world_that_does_not_end_raises() -> None:
     async def main() -> None:

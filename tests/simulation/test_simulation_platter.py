@@ -1,11 +1,14 @@
 """``Platter.holds_durably`` returns the same as a full search, whatever happened to the disk before."""
 
+# covers: dlog/testing/platter.py
+
 from __future__ import annotations
 
 import random
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 
 from dlog.testing.platter import NEAR_BYTES, Inode, Platter
@@ -101,6 +104,7 @@ def test_durable_bytes_are_found_as_by_a_full_search(seed: int) -> None:
             assert story.platter.holds_durably(token) == expected
 
 
+@pytest.mark.slow
 def test_the_stories_keep_some_payloads_and_lose_others() -> None:
     answers: Counter[bool] = Counter()
     for seed in range(20):

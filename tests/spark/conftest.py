@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from dlog.cli.main import main
 from spark_integration.commands import archive, compact, copy, verify
+from tests.class_archive import spark_options
 from tests.places import ROOT
 from tests.spark.queries import Orders
 
@@ -25,7 +26,7 @@ CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": spark_options(),
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.stopTimeout": "120s",
     "spark.python.unix.domain.socket.enabled": "true",

@@ -22,8 +22,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-import dlog.blocking
 from dlog.blocking.batches import DetachedSegmentWriter
+from dlog.blocking.namespace import BatchCalls
 from spark_integration.sink import DlogStreamWriter
 from spark_integration.sink.options import parse_sink_options
 from spark_integration.sink.parts import Part
@@ -33,12 +33,12 @@ LAST_BATCH = 3  # that the step "driver" commits
 # What a commit of rows that go through the driver does, in this order. A segment is complete when its writer
 # is closed, and then it is attached.
 STEPS = {
-    "last_batch": dlog.blocking.Namespace,
-    "begin_batch": dlog.blocking.Namespace,
-    "open_detached_segment": dlog.blocking.Namespace,
+    "last": BatchCalls,
+    "begin": BatchCalls,
+    "open_segment": BatchCalls,
     "append_many": DetachedSegmentWriter,
     "close": DetachedSegmentWriter,
-    "attach_batch": dlog.blocking.Namespace,
+    "attach": BatchCalls,
 }
 
 
@@ -122,7 +122,10 @@ def _dying_after(step: str, marker: str) -> Iterator[None]:
 
 
 def _session() -> list[int]:
-    """The processes of this one's session, which is the driver's: this one last."""
+    """The processes of this one's session, which is the driver's: the driver first, this one last.
+
+    A driver that outlived a worker would report the lost worker, and end with an error of its own.
+    """
     session, found = os.getsid(0), []
     for directory in Path("/proc").iterdir():
         if directory.name.isdigit():
@@ -131,7 +134,7 @@ def _session() -> list[int]:
                     found.append(int(directory.name))
             except ProcessLookupError:
                 pass  # it ended meanwhile
-    return sorted(found, key=lambda process: process == os.getpid())
+    return sorted(found, key=lambda process: (process == os.getpid(), process != session))
 
 
 def _executor() -> int:

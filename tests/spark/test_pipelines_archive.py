@@ -1,5 +1,10 @@
 """Real Spark archives a log, reads archive and log as one table, and restores."""
 
+# covers: spark_integration/commands/archive.py
+# covers: spark_integration/pipelines/archives/export.py
+# covers: spark_integration/pipelines/archives/union.py
+# covers: spark_integration/pipelines/session.py
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -130,7 +135,7 @@ def test_a_log_is_restored_by_spark_and_the_restart_goes_on(
         with namespace.open_reader("again", follow=False) as reader:
             restored = [(record.txid, record.payload) for record in reader]
         assert restored == [(txid, payload) for *_, txid, payload in orders.written]
-        assert namespace.verify_log("again").is_sound
+        assert namespace.repair.verify("again").is_sound
         with namespace.open_writer("other", create=True) as writer:
             writer.append(b"of other origin")
     assert pipeline("restore", str(into), "other", "--uri", target)[0] == 1

@@ -1,5 +1,8 @@
 """Real Spark compacts logs: the last record of each key, once, in the order of positions."""
 
+# covers: spark_integration/commands/compact.py
+# covers: spark_integration/pipelines/compacting/rows.py
+
 from __future__ import annotations
 
 import json
@@ -79,7 +82,7 @@ def test_a_snapshot_has_the_last_record_of_each_key_and_is_made_once(
     assert records(namespace, "prices-2") == []
     compact(spark, namespace.uri, "prices", key=KEY, into="prices-2", base="prices-1", drop_null_keys=True)
     assert numbers(namespace, "prices-2") == [196, 197, 198, 199, 200, 201, 202]
-    assert namespace.verify_log("prices-2").is_sound
+    assert namespace.repair.verify("prices-2").is_sound
 
 
 def test_a_snapshot_of_files_is_made_once_and_drops_what_was_deleted(

@@ -1,5 +1,8 @@
 """Real Spark copies logs: in parallel, with their transaction ids, each record once."""
 
+# covers: spark_integration/commands/copy.py
+# covers: spark_integration/pipelines/tasks.py
+
 from __future__ import annotations
 
 from pathlib import Path

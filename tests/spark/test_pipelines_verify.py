@@ -1,5 +1,7 @@
 """Real Spark verifies the logs of a real cluster, and names the damaged replica."""
 
+# covers: spark_integration/commands/verify.py
+
 from __future__ import annotations
 
 import json

@@ -200,7 +200,7 @@ def test_a_killed_driver_writes_each_batch_once(spark: SparkSession, killed: tup
     checkpoint = directory / "copying" / "checkpoint"
     assert (checkpoint / "offsets" / last).exists()
     assert not (checkpoint / "commits" / last).exists()
-    assert orders.namespace.last_batch(f"driver:{directory}/killed", "copy") == LAST_BATCH
+    assert orders.namespace.batches.last(f"driver:{directory}/killed", "copy") == LAST_BATCH
     assert 0 < len(copied(orders)) < len(orders.written)
     frame = reading(spark, orders, streaming=True, startingOffsets="earliest").select("payload")
     query = frame.writeStream.format("dlog").option("uri", orders.uri).option("stream", "copy")

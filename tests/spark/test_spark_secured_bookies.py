@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import dlog
 import dlog.blocking
+from ledger.runtime.log_lines import flush_lines
 from ledger.transport.bookie_security import NO_SECURITY
 from tests.fakes.secured_bookies import MECHANISMS, PASSWORD, Mechanism, prepare, start_secured
 
@@ -138,6 +139,7 @@ def test_a_log_on_secured_bookies_is_written_and_read_with_the_settings_and_not_
     logs = {path.name: path.read_text(errors="replace") for path in tmp_path.rglob("*.log")}
     assert "Starting task" in logs["spark.log"]
     assert len(logs) >= 3, "also those of ZooKeeper and the bookie"
+    assert flush_lines(60)
     shown += [*capfd.readouterr(), caplog.text, *logs.values()]
     for secret in (PASSWORD, LEDGER_PASSWORD):
         assert secret not in "\n".join(shown)

@@ -71,7 +71,7 @@ def test_a_stream_is_copied_once_over_restarts(
         frame = reading(spark, orders, streaming=True, startingOffsets="earliest", maxRecordsPerTrigger=120)
         finish(to_log(frame.select("payload"), target, tmp_path, driverBytesMax=driver_bytes_max))
     assert sorted(written(target, "copy")) == sorted(payload for *_, payload in orders.written)
-    assert target.find_orphans(older_than=datetime.timedelta()) == []
+    assert target.repair.find_orphans(older_than=datetime.timedelta()) == []
 
 
 def test_rows_go_to_the_stream_that_their_column_names(
@@ -162,12 +162,12 @@ def test_a_task_that_fails_once_writes_its_rows_once(
     writer.option("uri", target.uri).option("stream", "numbers").option("driverBytesMax", "1k").save()
     assert Path(failed).exists()
     assert sorted(map(int, written(target, "numbers"))) == list(range(1_000))
-    assert target.find_orphans(older_than=datetime.timedelta()) == []
+    assert target.repair.find_orphans(older_than=datetime.timedelta()) == []
 
 
 @pytest.mark.parametrize(
     ("step", "driver_bytes_max"),
-    [*((step, "1m") for step in ("before", *STEPS)), ("last_batch", "1"), ("attach_batch", "1")],
+    [*((step, "1m") for step in ("before", *STEPS)), ("last", "1"), ("attach", "1")],
 )
 def test_a_committing_process_that_is_killed_costs_and_repeats_nothing(
     spark: SparkSession,
@@ -188,7 +188,7 @@ def test_a_committing_process_that_is_killed_costs_and_repeats_nothing(
         dying.awaitTermination(QUERY_TIMEOUT_S)
     assert marker.exists()
     done = len(written(target, "copy")) if target.log_exists("copy") else 0
-    assert (0 < done < 300) if step == "attach_batch" else done == 0
+    assert (0 < done < 300) if step == "attach" else done == 0
     finish(to_log(frame.select("payload"), target, tmp_path, **options))
     assert written(target, "copy") == [payload for *_, payload in orders.written]
 
@@ -219,4 +219,4 @@ def test_two_drivers_of_one_series_write_each_batch_once(
     assert all("RepeatedBatchError" in error for error in errors), errors
     assert len(errors) < len(queries)
     assert written(target, "copy") == [payload for *_, payload in orders.written]
-    assert target.find_orphans(older_than=datetime.timedelta()) == []
+    assert target.repair.find_orphans(older_than=datetime.timedelta()) == []

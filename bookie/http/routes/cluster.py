@@ -20,6 +20,7 @@ from ledger.catalog.service_info import decode_service_info
 from ledger.client import BookieSpace, LedgerClient
 from ledger.errors import BookieError, LedgerError
 from ledger.fragments.registered import read_cookie_owners, read_registered
+from ledger.ledger_spec import LedgerSpec
 from ledger.metadata_store.errors import NoNodeError
 from ledger.replication import current_auditor
 from ledger.runtime.tasks.task_errors import for_each
@@ -131,8 +132,8 @@ async def sanity(admin: Admin, request: AdminRequest) -> AdminReply:
 
 
 async def _write_and_read(client: LedgerClient, bookie: str) -> bool:
-    handle = await client.create(
-        ensemble_size=1, write_quorum=1, ack_quorum=1, password=None, bookies=(bookie,)
+    handle = await client.create_from(
+        LedgerSpec(ensemble_size=1, write_quorum=1, ack_quorum=1, password=None, bookies=(bookie,))
     )
     try:
         payloads = [b"sanity %d" % number for number in range(SANITY_ENTRIES)]

@@ -64,7 +64,7 @@ async def list_ledgers(admin: Admin, request: AdminRequest) -> AdminReply:
 
 
 async def _ids(catalog: LedgerCatalog, skipped: int, most: int, *, is_page: bool) -> list[int]:
-    """The ids after the first ``skipped``. Raises ``BadRequestError`` if they are too many and no page."""
+    """The ids after the first ``skipped``. ``BadRequestError`` if there are too many for one reply."""
     ids: list[int] = []
     async with contextlib.aclosing(catalog.ledger_ranges()) as ranges:
         async for found in ranges:

@@ -11,7 +11,6 @@ DecommissionService.java.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,18 +28,19 @@ from bookie.http.messages import (
 from bookie.http.router import Route, get, put
 from ledger.catalog.paths import check_bookie_id
 from ledger.catalog.replication_nodes import Mark
-from ledger.decommission.bookie_recovery import recover_bookies
+from ledger.decommission.bookie_recovery import Evacuation, recover_bookies
 from ledger.decommission.removal import check_not_registered
 from ledger.errors import BookieInUseError, LedgerError
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from ledger.replication import current_auditor
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import first_line, report_contained
 from ledger.runtime.tasks.task_errors import first_error
 
 MARKS_MAX = 10_000  # in one reply
 DELAY_S_MAX = 2**31 - 1
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 async def status(admin: Admin, request: AdminRequest) -> AdminReply:
@@ -176,8 +176,7 @@ def _begin(admin: Admin, bookie: str, *, delete_cookie: bool, must_be_stopped: b
                     client.context,
                     store,
                     (bookie,),
-                    delete_cookies=delete_cookie,
-                    must_be_stopped=must_be_stopped,
+                    Evacuation(delete_cookies=delete_cookie, must_be_stopped=must_be_stopped),
                 )
             ) as results,
         ):
@@ -197,7 +196,7 @@ async def _run_logged(run: Callable[[], Any], state: RecoveryState) -> None:
     try:
         await run()
         log.info("recovery of %s: %d ledgers moved, %d left", names, state.moved, len(state.left))
-    except* (LedgerError, NamespaceError, OSError) as expected:
+    except* (LedgerError, MetadataError, OSError) as expected:
         state.error = str(first_error(expected)) or repr(expected)
         log.error("recovery of %s failed: %s", names, state.error)
     except* Exception as group:

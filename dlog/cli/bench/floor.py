@@ -1,13 +1,16 @@
 """The floor: a plain loop moves the same bytes in the same groups on the same disk.
 
 write  writes each group to each file in turn and calls fdatasync; there are three files, one per replica
+lone   the same with one record at a time
 read   reads one file with all the bytes in groups; the page cache holds it, as it holds a fresh log
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 FILES = 3
@@ -16,16 +19,26 @@ FILES = 3
 def write_floor_s(directory: Path, *, records: int, size_bytes: int, group: int, files: int = FILES) -> float:
     """Seconds to write ``records`` of ``size_bytes`` in groups of ``group`` on the disk of ``directory``."""
     content = os.urandom(size_bytes * group)
-    paths = [directory / f"floor-{index}" for index in range(files)]
-    descriptors = [os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600) for path in paths]
-    try:
+    with open_floor(directory, files) as append:
         started = time.perf_counter()
         for first in range(0, records, group):
-            part = memoryview(content)[: size_bytes * min(group, records - first)]
-            for descriptor in descriptors:
-                _write_all(descriptor, part)
-                os.fdatasync(descriptor)
+            append(memoryview(content)[: size_bytes * min(group, records - first)])
         return time.perf_counter() - started
+
+
+@contextlib.contextmanager
+def open_floor(directory: Path, files: int) -> Iterator[Callable[[bytes | memoryview], None]]:
+    """The call that writes to each file in turn and syncs it; the files are removed at the end."""
+    paths = [directory / f"floor-{index}" for index in range(files)]
+    descriptors = [os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600) for path in paths]
+
+    def append(data: bytes | memoryview) -> None:
+        for descriptor in descriptors:
+            _write_all(descriptor, memoryview(data))
+            os.fdatasync(descriptor)
+
+    try:
+        yield append
     finally:
         for descriptor, path in zip(descriptors, paths, strict=True):
             os.close(descriptor)

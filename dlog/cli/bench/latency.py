@@ -10,6 +10,8 @@ from collections import deque
 
 import attrs
 
+SHARES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p99_9_ms": 0.999, "max_ms": 1.0}
+
 
 @attrs.define(eq=False)
 class Latencies:
@@ -30,6 +32,10 @@ class Latencies:
             if passed >= wanted:
                 return seconds
         return 0.0
+
+    def milliseconds(self) -> dict[str, float]:
+        """The percentiles that the benchmarks print, each by its name in ``SHARES``."""
+        return {name: round(self.quantile(share) * 1000, 3) for name, share in SHARES.items()}
 
 
 @attrs.define(eq=False)

@@ -1,11 +1,14 @@
 """`dlog bench latency`: one awaited append at a time; options, rows and output.
 
-Not inside: the appends (``work``), other systems (``peers``).
+Always: the next append begins when the last one is acknowledged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,20 +17,20 @@ import attrs
 import click
 import trio
 
-from dlog.cli.bench.peers.seam import Peer
-from dlog.cli.bench.peers.table import FLOOR, chosen, peers_option, print_missing
+import dlog
+import dlog.blocking
+from dlog.cli.bench.floor import open_floor
+from dlog.cli.bench.latency import Latencies
+from dlog.cli.bench.meter import cpu_s
+from dlog.cli.bench.options import check_place, place_options
 from dlog.cli.bench.rows import print_rows, with_ratios
-from dlog.cli.bench.target import LEDGERS_ROOT, Target, open_target
-from dlog.cli.bench.work.arrivals import SHARES
-from dlog.cli.bench.work.job import Job
-from dlog.cli.bench.work.link import BenchError, open_worker
+from dlog.cli.bench.target import LEDGERS_ROOT, BenchTarget, open_ledgers, open_target
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json, print_note
 from dlog.cli.terminal.scratch import open_scratch
 from dlog.cli.terminal.signals import run
 
 LEVELS = ("stream", "blocking", "ledger")
-LIMIT_S = 120  # of one system, before it is given up
 RATIOS = {"p50_ratio": "p50_ms", "p99_ratio": "p99_ms"}
 COLUMNS = {
     "system": "system",
@@ -43,77 +46,142 @@ COLUMNS = {
     "dlog/p50": "p50_ratio",
     "dlog/p99": "p99_ratio",
 }
+Figures = dict[str, float]
+now = time.perf_counter
 
 
 @attrs.frozen(kw_only=True)
-class LatencyOptions:
-    """One measurement."""
+class LoneAppends:
+    """The appends of one measurement."""
 
     records: int
     size: int
+    begin: Callable[[], None]  # called when the clock starts
+    done: Callable[[Figures], None]  # called when it stops, before the log is closed and deleted
 
-    def job(self, system: str, address: dict[str, Any]) -> Job:
-        """The job of one system."""
-        return Job(
-            role="latency",
-            system=system,
-            address=address,
-            records=self.records,
-            size=self.size,
-            left_out=max(1, self.records // 10),
-        )
+    @property
+    def left_out(self) -> int:
+        """Appends before the clock starts, so that connections exist and code is loaded."""
+        return max(1, self.records // 10)
+
+    async def to_stream(self, uri: str) -> None:
+        """Append to a new log of the namespace."""
+        log = _log_name()
+        async with dlog.open_namespace(uri) as namespace:
+            await namespace.create_log(log)
+            async with namespace.open_writer(log) as writer:
+                await self._awaited(writer.append)
+            await namespace.delete_log(log)
+
+    async def to_ledger(self, uri: str, root: str | None) -> None:
+        """Append to a new ledger under ``root``; None takes that of the namespace."""
+        async with open_ledgers(uri, root=root) as client:
+            handle = await client.create()
+            async with handle:
+                await self._awaited(handle.append)
+            await client.delete(handle.ledger_id)
+
+    def by_blocking(self, uri: str) -> None:
+        """As ``to_stream``, by ``dlog.blocking`` in a thread without a loop."""
+        log = _log_name()
+        with dlog.blocking.open_namespace(uri) as namespace:
+            namespace.create_log(log)
+            with namespace.open_writer(log) as writer:
+                self.called(writer.append)
+            namespace.delete_log(log)
+
+    def called(self, append: Callable[[bytes], object]) -> None:
+        """Call ``append`` in a plain thread."""
+        payload = os.urandom(self.size)
+        for _ in range(self.left_out):
+            append(payload)
+        latencies = Latencies()
+        self.begin()
+        cpu_before = cpu_s()
+        for _ in range(self.records):
+            started = now()
+            append(payload)
+            latencies.add(now() - started)
+        self._stop(latencies, cpu_s() - cpu_before)
+
+    async def _awaited(self, append: Callable[[bytes], Awaitable[object]]) -> None:
+        payload = os.urandom(self.size)
+        for _ in range(self.left_out):
+            await append(payload)
+        latencies = Latencies()
+        self.begin()
+        cpu_before = cpu_s()
+        for _ in range(self.records):
+            started = now()
+            await append(payload)
+            latencies.add(now() - started)
+        self._stop(latencies, cpu_s() - cpu_before)
+
+    def _stop(self, latencies: Latencies, used_cpu_s: float) -> None:
+        self.done({**latencies.milliseconds(), "cpu_us": round(used_cpu_s / self.records * 1e6, 1)})
+
+
+def _log_name() -> str:
+    return f"bench-{secrets.token_hex(4)}"
+
+
+def lone_options(callback: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of `latency`: ``levels``, those of the place, ``records`` and ``size``."""
+    for option in reversed(_OPTIONS):
+        callback = option(callback)
+    return callback
+
+
+_OPTIONS = (
+    click.option(
+        "--level",
+        "levels",
+        type=click.Choice(LEVELS),
+        multiple=True,
+        help="stream: with await; blocking: dlog.blocking; ledger: without a log. Repeatable. [default: all]",
+    ),
+    place_options,
+    click.option("--records", type=click.IntRange(1, 1_000_000), default=2000, show_default=True),
+    click.option("--size", type=click.IntRange(1, 1_000_000), default=1024, show_default=True),
+    json_option("measurements and options"),
+)
+
+
+def wanted_levels(levels: Sequence[str], uri: str | None, bookies: int | None) -> list[str]:
+    """The levels to measure, in the order of ``LEVELS``; without bookies, none of a ledger.
+
+    Raises:
+        click.UsageError: The options contradict each other.
+    """
+    check_place(uri, bookies)
+    has_bookies = bookies is not None or (uri or "").startswith("distributedlog")
+    if "ledger" in levels and not has_bookies:
+        raise click.UsageError("--level ledger needs bookies; add --cluster 3 or --uri distributedlog://...")
+    return [one for one in LEVELS if one in (levels or LEVELS) and (one != "ledger" or has_bookies)]
 
 
 @click.command("latency")
-@click.option(
-    "--level",
-    "levels",
-    type=click.Choice(LEVELS),
-    multiple=True,
-    help="stream: with await; blocking: dlog.blocking; ledger: without a log. Repeatable. [default: all]",
-)
-@click.option("--uri", metavar="URI", help="An existing namespace. Its other logs are not touched.")
-@click.option(
-    "--cluster",
-    "bookies",
-    type=click.IntRange(3, 20),
-    metavar="N",
-    help="Start a ZooKeeper and N bookies for this benchmark.",
-)
-@click.option("--records", type=click.IntRange(1, 1_000_000), default=2000, show_default=True)
-@click.option("--size", type=click.IntRange(1, 1_000_000), default=1024, show_default=True)
-@peers_option
-@json_option("measurements and options")
+@lone_options
 def command(
-    levels: Sequence[str],
-    uri: str | None,
-    bookies: int | None,
-    records: int,
-    size: int,
-    peers: str | None,
-    as_json: bool,
+    levels: Sequence[str], uri: str | None, bookies: int | None, records: int, size: int, as_json: bool
 ) -> None:
     """Measure one awaited append at a time: the next begins when the last is acknowledged.
 
     Measures an embedded log unless --uri or --cluster is given. The floor writes the same bytes to a plain
     file for each replica and calls fdatasync. Ratios are those of the first row to each other row.
     """
-    if uri is not None and bookies is not None:
-        raise click.UsageError("--uri and --cluster exclude each other; give one of them")
-    has_bookies = bookies is not None or (uri or "").startswith("distributedlog")
-    if "ledger" in levels and not has_bookies:
-        raise click.UsageError("--level ledger needs bookies; add --cluster 3 or --uri distributedlog://...")
-    wanted = [one for one in LEVELS if one in (levels or LEVELS) and (one != "ledger" or has_bookies)]
-    systems, missing = chosen(peers)
-    options = LatencyOptions(records=records, size=size)
+    wanted = wanted_levels(levels, uri, bookies)
     with open_scratch("bench") as directory:
-        document = run(partial(_measure, directory, options, uri, bookies, wanted, systems))
-    document["not_installed"] = missing
+        document = run(partial(_measure, directory, uri, bookies, wanted, records, size))
     if as_json:
         print_json(document)
         return
     print_rows(COLUMNS, document["systems"])
-    print_missing(missing)
+    print_summary(records, size)
+
+
+def print_summary(records: int, size: int) -> None:
+    """Say what the rows are of."""
     print_note(
         f"{records} appends of {size} bytes, one at a time. CPU of each append in us: user and system time of"
         " the client's process, and of the servers."
@@ -121,59 +189,40 @@ def command(
 
 
 async def _measure(
-    directory: Path,
-    options: LatencyOptions,
-    uri: str | None,
-    bookies: int | None,
-    levels: Sequence[str],
-    peers: Sequence[Peer],
+    directory: Path, uri: str | None, bookies: int | None, levels: Sequence[str], records: int, size: int
 ) -> dict[str, Any]:
-    rows = []
+    rows: list[dict[str, object]] = []
     async with open_target(directory, uri, bookies) as target:
         for level in levels:
-            rows.append({"level": level, **await _measure_level(level, options, target)})
-        for peer in (FLOOR, *peers):
-            place = directory / f"peer-{peer.name}"
-            place.mkdir()
-            async with peer.serve(place, target.replicas) as service:
-                job = options.job(peer.name, service.address)
-                row = await measure_system(job, service.replicas, service.servers_cpu_s)
-                rows.append({"level": None, **row})
-        return {
-            "systems": with_ratios(rows, RATIOS),
-            "options": attrs.asdict(options) | {"uri": target.uri, "replicas": target.replicas},
-        }
+            work = _work(rows, {"system": "dlog", "level": level}, target, records, size)
+            if level == "stream":
+                await work.to_stream(target.uri)
+            elif level == "ledger":
+                await work.to_ledger(target.uri, LEDGERS_ROOT if target.cluster else None)
+            else:
+                await trio.to_thread.run_sync(work.by_blocking, target.uri)
+        with open_floor(directory, target.replicas) as append:
+            remote = attrs.evolve(target, cluster=None)  # the floor has no servers
+            _work(rows, {"system": "file", "level": None}, remote, records, size).called(append)
+        options = {"records": records, "size": size, "uri": target.uri, "replicas": target.replicas}
+        return {"systems": with_ratios(rows, RATIOS), "options": options}
 
 
-async def _measure_level(level: str, options: LatencyOptions, target: Target) -> dict[str, object]:
-    root = LEDGERS_ROOT if target.cluster else None
-    job = options.job("dlog", {"uri": target.uri, "face": level, "root": root})
-    return await measure_system(job, target.replicas, target.bookies_cpu_s)
+def _work(
+    rows: list[dict[str, object]], name: Mapping[str, object], target: BenchTarget, records: int, size: int
+) -> LoneAppends:
+    """Appends that add a row with their figures."""
+    before: list[float | None] = []
 
+    def done(figures: Figures) -> None:
+        servers_us = per_append_us(before[0], target.bookies_cpu_s(), records)
+        rows.append({**name, "replicas": target.replicas, **figures, "cpu_servers_us": servers_us})
 
-async def measure_system(
-    job: Job, replicas: int, servers_cpu_s: Callable[[], float | None]
-) -> dict[str, object]:
-    """Run the process of one system; return its row.
-
-    Raises:
-        BenchError: The process failed, or took longer than ``LIMIT_S``.
-    """
-    with trio.move_on_after(LIMIT_S):
-        async with open_worker(job) as worker:
-            await worker.receive("mark")
-            before = servers_cpu_s()
-            done = await worker.receive("done")
-            after = servers_cpu_s()
-            await worker.stop()
-        servers_us = None if before is None or after is None else (after - before) / job.records * 1e6
-        return {
-            "system": job.system,
-            "replicas": replicas,
-            **{name: done[name] for name in SHARES},
-            "cpu_us": done["cpu_us"],
-            "cpu_servers_us": None if servers_us is None else round(servers_us, 1),
-        }
-    raise BenchError(
-        f"{job.system}: {job.records} appends took longer than {LIMIT_S} s; give fewer with --records"
+    return LoneAppends(
+        records=records, size=size, begin=lambda: before.append(target.bookies_cpu_s()), done=done
     )
+
+
+def per_append_us(before_s: float | None, after_s: float | None, records: int) -> float | None:
+    """The CPU time of the servers for each append in microseconds; None if it is not measured."""
+    return None if before_s is None or after_s is None else round((after_s - before_s) / records * 1e6, 1)

@@ -6,7 +6,6 @@ Source: getrusage(2); proc(5).
 from __future__ import annotations
 
 import resource
-import time
 from pathlib import Path
 
 import attrs
@@ -14,11 +13,16 @@ import attrs
 from dlog.cluster import LocalCluster, ProcessStats
 
 
+def cpu_s() -> float:
+    """User and system time of this process so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
 @attrs.frozen
 class Reading:
     """The counters at one moment."""
 
-    moment_s: float
     client_cpu_s: float
     client_written_bytes: int
     bookies: tuple[ProcessStats, ...] | None  # None: the bookies are remote, or run in this process
@@ -42,11 +46,10 @@ class Meter:
 
     def read(self) -> Reading:
         """Take a reading now."""
-        usage = resource.getrusage(resource.RUSAGE_SELF)
         bookies = None
         if self._cluster is not None:
             bookies = tuple(stats for stats in self._cluster.stats() if stats is not None)
-        return Reading(time.perf_counter(), usage.ru_utime + usage.ru_stime, _own_written_bytes(), bookies)
+        return Reading(cpu_s(), _own_written_bytes(), bookies)
 
     def used(self, first: Reading, last: Reading) -> Usage:
         """The usage between two readings."""

@@ -3,12 +3,43 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import attrs
+import click
 
 from dlog.cli.bench.latency import Latencies
 
 PAYLOADS = 64
+Callback = TypeVar("Callback", bound=Callable[..., Any])
+_PLACE_OPTIONS = (
+    click.option("--uri", metavar="URI", help="An existing namespace. Its other logs are not touched."),
+    click.option(
+        "--cluster",
+        "bookies",
+        type=click.IntRange(3, 20),
+        metavar="N",
+        help="Start a ZooKeeper and N bookies for this benchmark.",
+    ),
+)
+
+
+def place_options(callback: Callback) -> Callback:
+    """Add the options that name the namespace under measurement: ``uri`` and ``bookies``."""
+    for option in reversed(_PLACE_OPTIONS):
+        callback = option(callback)
+    return callback
+
+
+def check_place(uri: str | None, bookies: int | None) -> None:
+    """Check the values of ``place_options``.
+
+    Raises:
+        click.UsageError: Both are given.
+    """
+    if uri is not None and bookies is not None:
+        raise click.UsageError("--uri and --cluster exclude each other; give one of them")
 
 
 @attrs.frozen(kw_only=True)

@@ -26,7 +26,7 @@ LEDGERS_ROOT = "/ledgers"  # of a cluster of the benchmark's own
 
 
 @attrs.frozen
-class Target:
+class BenchTarget:
     """The namespace under measurement."""
 
     uri: str
@@ -42,17 +42,17 @@ class Target:
 
 
 @contextlib.asynccontextmanager
-async def open_target(directory: Path, uri: str | None, bookies: int | None) -> AsyncIterator[Target]:
+async def open_target(directory: Path, uri: str | None, bookies: int | None) -> AsyncIterator[BenchTarget]:
     """The namespace ``uri``; a new cluster of this many ``bookies``; or, without both, a directory."""
     if bookies is not None:
         os.environ.pop(ENVIRONMENT_VARIABLE, None)  # that file is for the bookies of another cluster
         async with open_local_cluster(directory / "cluster", bookie_count=bookies) as cluster:
-            yield Target(cluster.uri, dlog.NamespaceConfig(), cluster, REPLICAS)
+            yield BenchTarget(cluster.uri, dlog.NamespaceConfig(), cluster, REPLICAS)
     elif uri is not None:
         embedded = uri.startswith("file:")
-        yield Target(uri, dlog.NamespaceConfig(), None, 1 if embedded else REPLICAS)
+        yield BenchTarget(uri, dlog.NamespaceConfig(), None, 1 if embedded else REPLICAS)
     else:
-        yield Target((directory / "log").as_uri(), dlog.NamespaceConfig(), None, 1)
+        yield BenchTarget((directory / "log").as_uri(), dlog.NamespaceConfig(), None, 1)
 
 
 @contextlib.asynccontextmanager

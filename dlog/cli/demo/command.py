@@ -24,9 +24,9 @@ import click
 import trio
 
 import dlog
-from dlog.cli.demo.comparison import Comparison
+from dlog.cli.demo.comparison import LineComparison
 from dlog.cli.demo.lines import Lines, survey, write_default_lines
-from dlog.cli.demo.report import Report, print_report
+from dlog.cli.demo.report import DemoReport, print_report
 from dlog.cli.demo.spark_count import check_spark_is_installed, count_by_spark
 from dlog.cli.demo.writer import OnDurable, write_lines
 from dlog.cli.terminal.options import json_option
@@ -79,7 +79,7 @@ def command(file: Path | None, bookies: int | None, spark: bool, keep: bool, as_
 
 async def _demo(
     directory: Path, file: Path | None, bookies: int | None, *, spark: bool, quiet: bool
-) -> Report:
+) -> DemoReport:
     if file is None:
         file = directory / "lines.txt"
         write_default_lines(file)
@@ -89,7 +89,7 @@ async def _demo(
 
 
 @attrs.frozen
-class Deployment:
+class DemoDeployment:
     """The namespace of the demo."""
 
     uri: str
@@ -98,16 +98,18 @@ class Deployment:
 
 
 @contextlib.asynccontextmanager
-async def _deployment(directory: Path, bookies: int | None) -> AsyncIterator[Deployment]:
+async def _deployment(directory: Path, bookies: int | None) -> AsyncIterator[DemoDeployment]:
     if bookies is None:
-        yield Deployment((directory / "log").as_uri(), dlog.NamespaceConfig(), None)
+        yield DemoDeployment((directory / "log").as_uri(), dlog.NamespaceConfig(), None)
         return
     os.environ.pop(ENVIRONMENT_VARIABLE, None)  # that file is for the bookies of another cluster
     async with open_local_cluster(directory / "cluster", bookie_count=bookies) as cluster:
-        yield Deployment(cluster.uri, dlog.NamespaceConfig(), cluster)
+        yield DemoDeployment(cluster.uri, dlog.NamespaceConfig(), cluster)
 
 
-async def _job(directory: Path, lines: Lines, deployment: Deployment, *, spark: bool, quiet: bool) -> Report:
+async def _job(
+    directory: Path, lines: Lines, deployment: DemoDeployment, *, spark: bool, quiet: bool
+) -> DemoReport:
     timings: list[float] = []
     half = (len(lines) + 1) // 2
     async with dlog.open_namespace(deployment.uri, config=deployment.config) as namespace:
@@ -133,7 +135,7 @@ async def _job(directory: Path, lines: Lines, deployment: Deployment, *, spark: 
         counted = await trio.to_thread.run_sync(
             count_by_spark, deployment.uri, LOG, directory / "spark", abandon_on_cancel=True
         )
-    return Report(
+    return DemoReport(
         source=str(lines.file),
         deployment=_described(deployment, killed_bookie),
         lines=len(lines),
@@ -202,8 +204,8 @@ async def _bookie_killed_meanwhile(cluster: LocalCluster | None) -> AsyncIterato
         yield cluster.state.bookies[index].name
 
 
-async def _read_back(namespace: dlog.Namespace, lines: Lines) -> Comparison:
-    comparison = Comparison(lines.prints)
+async def _read_back(namespace: dlog.Namespace, lines: Lines) -> LineComparison:
+    comparison = LineComparison(lines.prints)
     async with namespace.open_reader(LOG, follow=False) as reader:
         while records := await reader.read_batch(READ_RECORDS):
             for record in records:
@@ -211,7 +213,7 @@ async def _read_back(namespace: dlog.Namespace, lines: Lines) -> Comparison:
     return comparison
 
 
-def _described(deployment: Deployment, killed_bookie: str | None) -> str:
+def _described(deployment: DemoDeployment, killed_bookie: str | None) -> str:
     if deployment.cluster is None:
         return "embedded: storage and metadata in the process itself"
     return f"ZooKeeper and {len(deployment.cluster.state.bookies)} bookies; {killed_bookie} was killed too"

@@ -17,7 +17,7 @@ from dlog.cli.demo.lines import fingerprint
 
 
 @attrs.define(eq=False)
-class Comparison:
+class LineComparison:
     """Takes the records in the order in which they were read."""
 
     prints: array[int]  # prints[n - 1] is the fingerprint of line n

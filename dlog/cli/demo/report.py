@@ -10,7 +10,7 @@ from dlog.cli.terminal.output import console, print_facts
 
 
 @attrs.frozen(kw_only=True)
-class Report:
+class DemoReport:
     """The result of one demo."""
 
     source: str
@@ -60,7 +60,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def print_report(report: Report) -> None:
+def print_report(report: DemoReport) -> None:
     """Print a short table, then the verdict as a sentence."""
     numbers = report.document()
     kept = report.acknowledged_before_kill - report.acknowledged_lost

@@ -30,7 +30,7 @@ def show(uri: str, as_json: bool, read_only: bool) -> None:
 
     async def go() -> dlog.AccessControlEntries:
         async with dlog.open_namespace(uri, read_only=read_only) as namespace:
-            return await namespace.access_control()
+            return await namespace.access.entries()
 
     found = run(go)
     if as_json:
@@ -67,7 +67,7 @@ def set_(log: str | None, is_default: bool, denied: tuple[str, ...], uri: str) -
 
     async def go() -> None:
         async with dlog.open_namespace(uri) as namespace:
-            await namespace.set_access_control(log, wanted)
+            await namespace.access.set(log, wanted)
 
     run(go)
     print_note(f"{log or 'default'}: denied: {' '.join(denied) or 'nothing'}")
@@ -83,7 +83,7 @@ def delete(log: str | None, is_default: bool, uri: str) -> None:
 
     async def go() -> None:
         async with dlog.open_namespace(uri) as namespace:
-            await namespace.set_access_control(log, None)
+            await namespace.access.set(log, None)
 
     run(go)
     print_note(f"{log or 'default'}: no entry")
@@ -96,7 +96,7 @@ def enable(uri: str) -> None:
 
     async def go() -> None:
         async with dlog.open_namespace(uri) as namespace:
-            await namespace.enable_access_control()
+            await namespace.access.enable()
 
     run(go)
     print_note("enabled; programs that have the namespace open must open it again")

@@ -10,7 +10,7 @@ from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note, print_table
-from dlog.cli.terminal.position import Position, dlsn_text, position_option
+from dlog.cli.terminal.position import Position, position_option
 from dlog.cli.terminal.signals import run
 
 
@@ -100,7 +100,7 @@ def set_(log: str, name: str, uri: str, at: Position) -> None:
             return await namespace.cursors(log).set(name, position)
 
     cursor = run(go)
-    print_note(f"cursor {cursor.name} of {log} is at {dlsn_text(cursor.position)}")
+    print_note(f"cursor {cursor.name} of {log} is at {cursor.position}")
 
 
 @command.command("delete")
@@ -120,4 +120,4 @@ def delete(log: str, names: tuple[str, ...], uri: str) -> None:
 
 
 def _document(cursor: dlog.Cursor, lag: int) -> dict[str, object]:
-    return {"cursor": cursor.name, "position": dlsn_text(cursor.position), "lag": lag}
+    return {"cursor": cursor.name, "position": str(cursor.position), "lag": lag}

@@ -11,7 +11,6 @@ import click
 
 import dlog
 from dlog.cli.logs.orphans import orphans
-from dlog.cli.logs.properties import properties
 from dlog.cli.logs.repair import check, heal, recover, repair
 from dlog.cli.logs.retention import retain, retention
 from dlog.cli.terminal.completion import log_names
@@ -26,11 +25,45 @@ from dlog.cli.terminal.output import (
     print_note,
     print_table,
 )
-from dlog.cli.terminal.position import Position, dlsn_option, dlsn_text, position_option
+from dlog.cli.terminal.position import Position, dlsn_option, position_option
 from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 from dlog.shards.creation import create_sharded_log, delete_sharded_log
 from dlog.shards.layout import SHARDS_MAX
+
+
+@click.command("properties")
+@click.argument("log", shell_complete=log_names)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@uri_option
+@click.option("--delete", "deleted", multiple=True, metavar="KEY", help="Remove this property.")
+@json_option("the properties")
+def properties(
+    log: str, settings: tuple[str, ...], uri: str, deleted: tuple[str, ...], as_json: bool
+) -> None:
+    """Show the properties of LOG, after setting those given; the others stay."""
+    changes: dict[str, str | None] = dict.fromkeys(deleted)
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{setting!r} is no KEY=VALUE", param_hint="KEY=VALUE")
+        if key in changes:
+            raise click.BadParameter(f"{key!r} is given twice", param_hint="KEY=VALUE")
+        changes[key] = value
+
+    async def go() -> dlog.LogProperties:
+        async with dlog.open_namespace(uri, read_only=not changes) as namespace:
+            if changes:
+                return await namespace.properties.change(log, changes)
+            return await namespace.properties.get(log)
+
+    found = run(go)
+    if as_json:
+        print_json(dict(found.values))
+    elif found.values:
+        print_facts(found.values.items())
+    else:
+        print_note(f"{log} has no properties")
 
 
 @click.group("log", cls=CommandGroup)
@@ -204,9 +237,9 @@ def truncate(log: str, uri: str, before: Position, as_json: bool) -> None:
 
     first_left = run(go)
     if as_json:
-        print_json({"log": log, "first_left": None if first_left is None else dlsn_text(first_left)})
+        print_json({"log": log, "first_left": None if first_left is None else str(first_left)})
     else:
-        where = "it has no records" if first_left is None else f"it begins at {dlsn_text(first_left)}"
+        where = "it has no records" if first_left is None else f"it begins at {first_left}"
         print_note(f"truncated {log}: {where}")
 
 
@@ -319,7 +352,7 @@ def described(description: Any) -> dict[str, Any]:
 
 def _plain(_instance: Any, _field: Any, value: Any) -> Any:
     if isinstance(value, dlog.DLSN):
-        return dlsn_text(value)
+        return str(value)
     return value.name.lower() if isinstance(value, enum.Enum) else value
 
 

@@ -89,14 +89,14 @@ def orphans(
 async def _find(uri: str, older_than: datetime.timedelta, read_only: bool) -> list[dlog.OrphanLedger]:
     async with dlog.open_namespace(uri, read_only=read_only) as namespace:
         with progress_bar("ledgers", None) as update:
-            return await namespace.find_orphans(older_than=older_than, on_progress=_shown(update))
+            return await namespace.repair.find_orphans(older_than=older_than, on_progress=_shown(update))
 
 
 async def _delete(
     uri: str, wanted: Sequence[int], older_than: datetime.timedelta
 ) -> list[dlog.OrphanOutcome]:
     async with dlog.open_namespace(uri) as namespace:
-        return await namespace.delete_orphans(wanted, older_than=older_than)
+        return await namespace.repair.delete_orphans(wanted, older_than=older_than)
 
 
 def _shown(update: Callable[[int], None]) -> Callable[[int, int], None]:

@@ -38,7 +38,7 @@ def show(uri: str, as_json: bool, read_only: bool) -> None:
 
     async def go() -> tuple[Policy | None, str]:
         async with dlog.open_namespace(uri, read_only=read_only) as namespace:
-            return await namespace.policy(), namespace.principal
+            return await namespace.policy.get(), namespace.principal
 
     policy, principal = run(go)
     if policy is not None and not policy.is_whole:
@@ -72,7 +72,7 @@ def set_(file: Path, uri: str) -> None:
 
     async def go() -> None:
         async with dlog.open_namespace(uri) as namespace:
-            await namespace.set_policy(policy)
+            await namespace.policy.set(policy)
 
     run(go)
     print_note(f"stored a policy with {len(policy.rules)} rules")
@@ -88,7 +88,7 @@ def delete(uri: str, yes: bool) -> None:
 
     async def go() -> None:
         async with dlog.open_namespace(uri) as namespace:
-            await namespace.set_policy(None)
+            await namespace.policy.set(None)
 
     run(go)
     print_note("deleted the policy")

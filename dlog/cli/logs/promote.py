@@ -9,12 +9,21 @@ import attrs
 import click
 
 import dlog
-from dlog.cli.terminal.options import json_option
+from dlog.cli.terminal.options import gather, json_option
 from dlog.cli.terminal.output import counted, print_json, print_note, print_table, progress_bar
 from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 
 COLUMNS = ["log", "phase", "target", "segments", "copied", "takes records"]
+
+
+@attrs.frozen
+class _Target:
+    """Permissions for the namespace that gets the logs."""
+
+    create: bool
+    keep_target_policy: bool
+    not_shared_with_java: bool
 
 
 @click.command("promote")
@@ -34,23 +43,22 @@ COLUMNS = ["log", "phase", "target", "segments", "copied", "takes records"]
 @click.option("--not-shared-with-java", is_flag=True, help="Apache's programs never read the target.")
 @click.option("--yes", is_flag=True, help="Purge without asking.")
 @json_option("the promotions")
+@gather(target=_Target)
 def command(
     source: str,
     to: str | None,
     logs: tuple[str, ...],
     action: str | None,
-    create: bool,
-    keep_target_policy: bool,
-    not_shared_with_java: bool,
+    target: _Target,
     yes: bool,
     as_json: bool,
 ) -> None:
     """Move logs from the directory SOURCE (file:///DIRECTORY) to another namespace.
 
-    Writers and readers may work meanwhile. They continue at the target, if their processes reach it; records
-    keep their positions. Every segment is compared with its copy before the target takes records. --resume
-    continues with an interrupted promotion. --undo works only before the hand-over is complete. The segments
-    in SOURCE stay until --purge.
+    Writers and readers may work during the promotion. They continue at the target, if their processes
+    reach it; records keep their positions. Every segment is compared with its copy before the target
+    takes records. --resume continues with an interrupted promotion. --undo works only before the
+    hand-over is complete. The segments in SOURCE stay until --purge.
     """
     if to is None and action is None:
         raise click.UsageError("give the target with --to, or one of --resume, --undo, --status and --purge")
@@ -58,8 +66,8 @@ def command(
         raise click.UsageError(f"--{action} takes the target from SOURCE; leave out --to")
     if action == "purge" and not yes:
         confirm(f"Delete the segments of promoted logs in {source}?")
-    given: dict[str, Any] = {"create": True} if create else {}
-    if not_shared_with_java:
+    given: dict[str, Any] = {"create": True} if target.create else {}
+    if target.not_shared_with_java:
         given["shared_with_java"] = False
     config = dlog.NamespaceConfig(**given)  # other places may give the rest
     chosen = list(logs) or None
@@ -71,7 +79,8 @@ def command(
         case "purge":
             found = run(partial(_purge, source, chosen, config))
         case _:
-            found = run(partial(_promote, source, to, chosen, config, keep_target_policy, quiet=as_json))
+            keep = target.keep_target_policy
+            found = run(partial(_promote, source, to, chosen, config, keep, quiet=as_json))
     if as_json:
         print_json([attrs.asdict(each) for each in found])
     elif found:
@@ -113,9 +122,10 @@ async def _promote(
                 print_note(f"{progress.log}: {progress.step}")
             advance(progress.bytes_copied)
 
-        return await dlog.promote(
-            source, to, logs, config=config, keep_target_policy=keep_target_policy, on_progress=report
-        )
+        async with dlog.open_namespace(source, config=config) as namespace:
+            return await namespace.promotion.promote_all(
+                to, logs, keep_target_policy=keep_target_policy, on_progress=report
+            )
 
 
 async def _undo(
@@ -123,9 +133,9 @@ async def _undo(
 ) -> list[dlog.PromotionStatus]:
     async with dlog.open_namespace(source, config=config) as namespace:
         for log in logs or await namespace.list_logs():
-            if to is None and logs is None and await namespace.promotion(log) is None:
+            if to is None and logs is None and await namespace.promotion.status(log) is None:
                 continue
-            await namespace.undo_promotion(log, to)
+            await namespace.promotion.undo(log, to)
             print_note(f"{log}: the promotion is undone; it takes records in {source}")
     return []
 
@@ -135,7 +145,7 @@ async def _status(
 ) -> list[dlog.PromotionStatus]:
     async with dlog.open_namespace(source, config=config) as namespace:
         names = logs or await namespace.list_logs()
-        found = [await namespace.promotion(log) for log in names]
+        found = [await namespace.promotion.status(log) for log in names]
     return [each for each in found if each is not None]
 
 
@@ -145,12 +155,12 @@ async def _purge(
     found = []
     async with dlog.open_namespace(source, config=config) as namespace:
         for log in logs or await namespace.list_logs():
-            status = await namespace.promotion(log)
+            status = await namespace.promotion.status(log)
             if logs is None and (status is None or status.phase != "done"):
                 continue
             print_note(
-                f"{log}: deleted {counted(await namespace.purge_promoted_log(log), 'segment')} in {source}"
+                f"{log}: deleted {counted(await namespace.promotion.purge(log), 'segment')} in {source}"
             )
-            if (status := await namespace.promotion(log)) is not None:
+            if (status := await namespace.promotion.status(log)) is not None:
                 found.append(status)
     return found

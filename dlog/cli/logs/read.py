@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
+import attrs
 import click
 
 import dlog
@@ -14,6 +15,7 @@ from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import (
     config_with,
+    gather,
     json_option,
     keys_option,
     raw_option,
@@ -21,11 +23,21 @@ from dlog.cli.terminal.options import (
     uri_option,
 )
 from dlog.cli.terminal.output import payload_lines, print_note, write_out
-from dlog.cli.terminal.position import Position, dlsn_text, position_option, record_document
+from dlog.cli.terminal.position import Position, position_option, record_document
 from dlog.cli.terminal.signals import run
 from dlog.encryption import sealed_with
 
 BATCH_RECORDS = 4096
+
+
+@attrs.frozen
+class _Wanted:
+    """Which records are printed."""
+
+    start: Position
+    last: Position | None
+    count: int | None
+    gaps: bool
 
 
 @click.command("read")
@@ -55,13 +67,11 @@ BATCH_RECORDS = 4096
 @raw_option
 @keys_option
 @read_only_option
+@gather(wanted=_Wanted)
 def command(
     log: str,
     uri: str,
-    start: Position,
-    last: Position | None,
-    count: int | None,
-    gaps: bool,
+    wanted: _Wanted,
     as_json: bool,
     raw: bool,
     key_file: str | None,
@@ -77,29 +87,26 @@ def command(
     With --gaps, a gap is a line on stderr, and with --json an object with the key `gap` among the records.
     The exit code is 7 if data are missing that were not truncated.
     """
-    if last is dlog.EARLIEST:
+    if wanted.last is dlog.EARLIEST:
         raise click.UsageError("--to earliest is not possible; give another position")
     opening = dlog.open_namespace(uri, config=config_with(key_file), read_only=read_only)
-    lost = run(partial(_read, opening, log, start, last, count, gaps=gaps, as_json=as_json, raw=raw))
+    lost = run(partial(_read, opening, log, wanted, as_json=as_json, raw=raw))
     return ExitCode.DAMAGED if lost else ExitCode.OK
 
 
 async def _read(
     opening: AbstractAsyncContextManager[dlog.Namespace],
     log: str,
-    start: Position,
-    last: Position | None,
-    count: int | None,
+    wanted: _Wanted,
     *,
-    gaps: bool,
     as_json: bool,
     raw: bool,
 ) -> bool:
     """Print the records; return True if a gap is no truncation."""
-    left, is_lost = count, False
+    left, is_lost, gaps = wanted.count, False, wanted.gaps
     async with (
         opening as namespace,
-        namespace.open_reader(log, start=start, end=last, follow=False, gaps=gaps) as reader,
+        namespace.open_reader(log, start=wanted.start, end=wanted.last, follow=False, gaps=gaps) as reader,
     ):
         read = reader.read_batch_or_gap if gaps else reader.read_batch
         while left is None or left > 0:
@@ -118,11 +125,11 @@ async def _read(
 
 async def _print_gap(gap: dlog.Gap, *, as_json: bool) -> None:
     document = {
-        "first": dlsn_text(gap.first),
-        "last": dlsn_text(gap.last),
+        "first": str(gap.first),
+        "last": str(gap.last),
         "cause": gap.cause.value,
         "evidence": gap.evidence,
-        "resume": dlsn_text(gap.resume),
+        "resume": str(gap.resume),
     }
     if as_json:
         await write_out((json.dumps({"gap": document}) + "\n").encode())
@@ -145,7 +152,7 @@ async def write_records(records: Sequence[dlog.Record], *, as_json: bool, raw: b
         record = records[sealed]
         raise dlog.EncryptionKeyError(
             sealed_with(record.payload) or "",
-            f"the record at {dlsn_text(record.dlsn)} is encrypted with it, and no key file was given: give"
+            f"the record at {record.dlsn} is encrypted with it, and no key file was given: give"
             " --key-file FILE, or --raw to print the stored bytes",
         )
 

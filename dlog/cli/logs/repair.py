@@ -68,7 +68,7 @@ def repair(log: str, uri: str, yes: bool, lock_timeout_s: float, as_json: bool) 
 
     async def mend() -> dlog.LogRepair:
         async with dlog.open_namespace(uri) as namespace:
-            return await namespace.repair_log(log, lock_timeout_s=lock_timeout_s)
+            return await namespace.repair.apply(log, lock_timeout_s=lock_timeout_s)
 
     planned = run(look)
     if not as_json:
@@ -101,7 +101,7 @@ def recover(logs: Sequence[str], uri: str, lock_timeout_s: float, as_json: bool)
 
     async def go() -> dict[str, list[dlog.SegmentDescription]]:
         async with dlog.open_namespace(uri) as namespace:
-            return {log: await namespace.recover_log(log, lock_timeout_s=lock_timeout_s) for log in logs}
+            return {log: await namespace.repair.recover(log, lock_timeout_s=lock_timeout_s) for log in logs}
 
     completed = run(partial(go))
     for log, segments in completed.items():
@@ -142,7 +142,7 @@ def heal(logs: Sequence[str], uri: str, keep_s: float | None, as_json: bool) -> 
         found = {}
         async with dlog.open_namespace(uri) as namespace:
             for log in logs:
-                found[log] = await namespace.heal_log(log, keep=keep)
+                found[log] = await namespace.repair.heal(log, keep=keep)
                 print_note(f"{log}: healed {counted(len(found[log]), 'segment')}")
         return found
 
@@ -158,7 +158,7 @@ def heal(logs: Sequence[str], uri: str, keep_s: float | None, as_json: bool) -> 
 
 async def _check(namespace: dlog.Namespace, log: str, *, read_ledgers: bool) -> dlog.LogCheck:
     with progress_bar(f"{log}: ledgers", None) as update:
-        return await namespace.check_log(
+        return await namespace.repair.check(
             log, read_ledgers=read_ledgers, on_progress=lambda done, _total: update(done)
         )
 

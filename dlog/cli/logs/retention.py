@@ -14,7 +14,7 @@ import click
 
 import dlog
 from dlog.cli.terminal.completion import log_names
-from dlog.cli.terminal.options import json_option, read_only_option, uri_option
+from dlog.cli.terminal.options import gather, json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import counted, print_facts, print_json, print_note
 from dlog.cli.terminal.signals import run
 
@@ -83,6 +83,16 @@ def _size_option(context: click.Context, parameter: click.Parameter, text: str |
         raise click.BadParameter(str(exc), context, parameter) from None
 
 
+@attrs.frozen
+class _Limits:
+    """The options that set the retention."""
+
+    age: datetime.timedelta | None
+    size: int | None
+    keep_unread: bool
+    forever: bool
+
+
 @click.command("retention")
 @click.argument("log", shell_complete=log_names)
 @uri_option
@@ -92,33 +102,28 @@ def _size_option(context: click.Context, parameter: click.Parameter, text: str |
 @click.option("--forever", is_flag=True, help="Keep records until they are truncated.")
 @read_only_option
 @json_option("the retention")
-def retention(
-    log: str,
-    uri: str,
-    age: datetime.timedelta | None,
-    size: int | None,
-    keep_unread: bool,
-    forever: bool,
-    as_json: bool,
-    read_only: bool,
-) -> None:
+@gather(limits=_Limits)
+def retention(log: str, uri: str, limits: _Limits, as_json: bool, read_only: bool) -> None:
     """Show how long LOG keeps records; with options, set it.
 
     The log's writers obey: they give up whole segments. With --keep-unread alone, LOG keeps exactly the
     records that some cursor has not consumed.
     """
-    is_limited = age is not None or size is not None or keep_unread
+    forever = limits.forever
+    is_limited = limits.age is not None or limits.size is not None or limits.keep_unread
     if is_limited and forever:
         raise click.UsageError("--forever excludes --age, --size and --keep-unread")
     if read_only and (is_limited or forever):
         raise click.UsageError("--read-only shows the retention; it excludes the options that set it")
-    wanted = dlog.Retention.of(age=age, size_bytes=size, keep_unread=keep_unread) if is_limited else None
+    wanted = None
+    if is_limited:
+        wanted = dlog.Retention.of(age=limits.age, size_bytes=limits.size, keep_unread=limits.keep_unread)
 
     async def go() -> dlog.Retention | None:
         async with dlog.open_namespace(uri, read_only=read_only) as namespace:
             if is_limited or forever:
-                await namespace.set_retention(log, wanted)
-            return await namespace.retention(log)
+                await namespace.retention.set(log, wanted)
+            return await namespace.retention.get(log)
 
     found = run(go)
     if as_json:
@@ -154,7 +159,7 @@ def retain(logs: Sequence[str], uri: str, all_logs: bool, as_json: bool) -> None
         deleted = {}
         async with dlog.open_namespace(uri) as namespace:
             for log in await namespace.list_logs() if all_logs else logs:
-                deleted[log] = len(await namespace.retain_log(log))
+                deleted[log] = len(await namespace.retention.apply(log))
                 print_note(f"{log}: deleted {counted(deleted[log], 'segment')}")
         return deleted
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
+import attrs
 import click
 
 import dlog
@@ -12,6 +13,7 @@ from dlog.cli.logs.read import BATCH_RECORDS, write_records
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.options import (
     config_with,
+    gather,
     json_option,
     keys_option,
     raw_option,
@@ -23,6 +25,15 @@ from dlog.cli.terminal.options import (
 from dlog.cli.terminal.output import print_json, print_note
 from dlog.cli.terminal.position import Position, position_option
 from dlog.cli.terminal.signals import run
+
+
+@attrs.frozen
+class _Opening:
+    """How the namespace is opened."""
+
+    key_file: str | None
+    read_only: bool
+    statistics: bool
 
 
 @click.command("tail")
@@ -43,6 +54,7 @@ from dlog.cli.terminal.signals import run
 @keys_option
 @read_only_option
 @statistics_option
+@gather(opening=_Opening)
 def command(
     log: str,
     uri: str,
@@ -50,26 +62,23 @@ def command(
     count: int | None,
     as_json: bool,
     raw: bool,
-    key_file: str | None,
-    read_only: bool,
-    statistics: bool,
+    opening: _Opening,
 ) -> None:
     """Print the payload of each new record of LOG on a line, until interrupted.
 
     POSITION is one of those in `dlog read --help`. With --read-only, a directory that no process has open is
     printed up to its end.
     """
-    opening = dlog.open_namespace(
+    opened = dlog.open_namespace(
         uri,
-        config=config_with(key_file),
-        settings=statistics_settings(statistics),
-        read_only=read_only,
+        config=config_with(opening.key_file),
+        settings=statistics_settings(opening.statistics),
+        read_only=opening.read_only,
     )
     seen: list[dlog.Statistics] = []
     try:
-        run(
-            partial(_tail, opening, log, start, count, seen if statistics else None, as_json=as_json, raw=raw)
-        )
+        kept = seen if opening.statistics else None
+        run(partial(_tail, opened, log, start, count, kept, as_json=as_json, raw=raw))
     finally:
         for one in seen:  # also after an interruption
             if as_json:

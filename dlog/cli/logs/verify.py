@@ -11,7 +11,6 @@ from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json
-from dlog.cli.terminal.position import dlsn_text
 from dlog.cli.terminal.signals import run
 from dlog.format.hash_chain import parse_head
 
@@ -58,7 +57,7 @@ def command(log: str, uri: str, expect_head: str | None, as_json: bool, read_onl
                 "head": found.head,
                 "problem": None
                 if problem is None
-                else {"dlsn": dlsn_text(problem.dlsn), "evidence": problem.evidence},
+                else {"dlsn": str(problem.dlsn), "evidence": problem.evidence},
             }
         )
     else:
@@ -69,7 +68,7 @@ def command(log: str, uri: str, expect_head: str | None, as_json: bool, read_onl
                 ("records", str(found.records)),
                 ("records in the hash chain", str(found.chained_records)),
                 ("head", found.head or "none"),
-                ("problem", "none" if problem is None else f"{dlsn_text(problem.dlsn)}: {problem.evidence}"),
+                ("problem", "none" if problem is None else f"{problem.dlsn}: {problem.evidence}"),
             ]
         )
     return ExitCode.OK if problem is None else ExitCode.DAMAGED
@@ -77,4 +76,4 @@ def command(log: str, uri: str, expect_head: str | None, as_json: bool, read_onl
 
 async def _verify(uri: str, log: str, expect_head: str | None, *, read_only: bool) -> dlog.LogVerification:
     async with dlog.open_namespace(uri, read_only=read_only) as namespace:
-        return await namespace.verify_log(log, expect_head=expect_head)
+        return await namespace.repair.verify(log, expect_head=expect_head)

@@ -12,7 +12,7 @@ import stat
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import attrs
 import click
@@ -22,6 +22,7 @@ import dlog
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.options import (
     config_with,
+    gather,
     json_option,
     keys_option,
     statistics_option,
@@ -29,7 +30,6 @@ from dlog.cli.terminal.options import (
     uri_option,
 )
 from dlog.cli.terminal.output import counted, print_json, print_note, progress_bar
-from dlog.cli.terminal.position import dlsn_text
 from dlog.cli.terminal.signals import run
 
 CHUNK_BYTES = 1 << 20
@@ -67,6 +67,29 @@ class Written:
             self.size_bytes += sum(map(len, lines[: len(positions)]))
 
 
+@attrs.frozen
+class _Wanted:
+    """How the lines become records."""
+
+    create: bool
+    txid_from: int | None
+    batch: int
+    hash_chain: bool
+    key_file: str | None
+    statistics: bool
+    key: str | None
+    header: tuple[tuple[str, bytes], ...]
+
+
+def _as_header(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> Any:
+    parts = [each.partition("=") for each in given]
+    if any(not name or not equals for name, equals, _ in parts):
+        raise click.BadParameter("give NAME=VALUE")
+    if len({name for name, _, _ in parts}) < len(parts):
+        raise click.BadParameter("a name is there twice")
+    return tuple((name, value.encode("utf-8", "surrogateescape")) for name, _, value in parts)
+
+
 @click.command("write")
 @click.argument("log", shell_complete=log_names)
 @click.argument("file", type=click.File("rb"), default="-")
@@ -81,22 +104,20 @@ class Written:
 @click.option(
     "--batch", type=click.IntRange(min=1), default=1000, show_default=True, help="Maximum lines per batch."
 )
+@click.option("--key", metavar="TEXT", help="The key of every record.")
+@click.option(
+    "--header",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_as_header,
+    help="A header of every record; give it once for each.",
+)
 @click.option("--hash-chain", is_flag=True, help="Keep a hash chain, which `dlog verify` checks.")
 @json_option("number and positions of the durable records")
 @keys_option
 @statistics_option
-def command(
-    log: str,
-    file: BinaryIO,
-    uri: str,
-    create: bool,
-    txid_from: int | None,
-    batch: int,
-    hash_chain: bool,
-    as_json: bool,
-    key_file: str | None,
-    statistics: bool,
-) -> None:
+@gather(wanted=_Wanted)
+def command(log: str, file: BinaryIO, uri: str, wanted: _Wanted, as_json: bool) -> None:
     """Append every line of FILE (default: stdin) to LOG, without its line end.
 
     At the end, also after an interruption, the command prints how many lines are durable. After an
@@ -104,22 +125,7 @@ def command(
     """
     written = Written()
     try:
-        run(
-            partial(
-                _write,
-                uri,
-                log,
-                file,
-                written,
-                create=create,
-                txid_from=txid_from,
-                batch=batch,
-                quiet=as_json,
-                key_file=key_file,
-                hash_chain=hash_chain,
-                statistics=statistics,
-            )
-        )
+        run(partial(_write, uri, log, file, written, wanted, quiet=as_json))
     finally:
         # Printed after an interruption too: the user continues with the line after the durable ones.
         _report(log, written, as_json=as_json)
@@ -130,32 +136,28 @@ async def _write(
     log: str,
     file: BinaryIO,
     written: Written,
+    wanted: _Wanted,
     *,
-    create: bool,
-    txid_from: int | None,
-    batch: int,
     quiet: bool,
-    key_file: str | None,
-    hash_chain: bool,
-    statistics: bool,
 ) -> None:
+    txid_from = wanted.txid_from
     async with (
         dlog.open_namespace(
             uri,
-            config=config_with(key_file, hash_chain=hash_chain),
-            settings=statistics_settings(statistics),
+            config=config_with(wanted.key_file, hash_chain=wanted.hash_chain),
+            settings=statistics_settings(wanted.statistics),
         ) as namespace,
-        namespace.open_writer(log, create=create) as writer,
+        namespace.open_writer(log, create=wanted.create) as writer,
     ):
         try:
             with progress_bar(f"writing {log}", _size_of(file), unit="bytes", quiet=quiet) as show:
-                reader = LineReader(file.fileno(), batch, writer.payload_bytes_max)
+                reader = LineReader(file.fileno(), wanted.batch, writer.payload_bytes_max)
                 read_bytes = 0
                 while lines := await reader.next_batch():
                     # An interruption waits for the batch in flight, so that the count equals the number of
                     # lines in the log.
                     with trio.CancelScope(shield=True):
-                        await _append(writer, lines, written, txid_from)
+                        await _append(writer, lines, written, wanted)
                     read_bytes += sum(map(len, lines)) + len(lines)
                     show(read_bytes)
         except LineTooLongError as exc:
@@ -165,19 +167,22 @@ async def _write(
             # after the next write. The writer's retry timeout bounds this.
             with trio.CancelScope(shield=True):
                 await writer.aclose()
-            if statistics:
+            if wanted.statistics:
                 written.statistics = namespace.statistics()
 
 
-async def _append(
-    writer: dlog.LogWriter, lines: list[bytes], written: Written, txid_from: int | None
-) -> None:
-    txids = None
+async def _append(writer: dlog.LogWriter, lines: list[bytes], written: Written, wanted: _Wanted) -> None:
+    txids, txid_from = None, wanted.txid_from
     if txid_from is not None:
         first = txid_from + written.records
         txids = range(first, first + len(lines))
     try:
-        written.add(lines, await writer.append_many(lines, txids=txids))
+        if wanted.key is None and not wanted.header:
+            written.add(lines, await writer.append_many(lines, txids=txids))
+            return
+        key = None if wanted.key is None else wanted.key.encode("utf-8", "surrogateescape")
+        keys, headers = [key] * len(lines), [dict(wanted.header)] * len(lines)
+        written.add(lines, await writer.append_many(lines, txids=txids, keys=keys, headers=headers))
     except dlog.WriteError as exc:
         written.add(lines, exc.durable)
         raise
@@ -263,8 +268,8 @@ def _report(log: str, written: Written, *, as_json: bool) -> None:
                 "log": log,
                 "records": written.records,
                 "bytes": written.size_bytes,
-                "first_dlsn": None if written.first is None else dlsn_text(written.first),
-                "last_dlsn": None if written.last is None else dlsn_text(written.last),
+                "first_dlsn": None if written.first is None else str(written.first),
+                "last_dlsn": None if written.last is None else str(written.last),
                 **({} if written.statistics is None else {"statistics": written.statistics.as_json()}),
             }
         )
@@ -272,7 +277,7 @@ def _report(log: str, written: Written, *, as_json: bool) -> None:
         if sys.exc_info()[0] is None:
             print_note(f"{log}: nothing to write")
     else:
-        where = f"{dlsn_text(written.first)} to {dlsn_text(written.last)}"
+        where = f"{written.first} to {written.last}"
         what = f"{counted(written.records, 'record')}, {counted(written.size_bytes, 'byte')}"
         print_note(f"{log}: {what}, durable at {where}")
     if written.statistics is not None and not as_json:

@@ -26,7 +26,7 @@ from click.core import ParameterSource
 from dlog.cli.operators.service import Service, open_ledgers, service_options
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.groups import CommandGroup
-from dlog.cli.terminal.options import json_option
+from dlog.cli.terminal.options import gather, json_option
 from dlog.cli.terminal.output import moment_text, print_facts, print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
 from ledger.catalog.paths import check_bookie_id
@@ -44,6 +44,16 @@ from ledger.runtime.events import start_logging
 from ledger.runtime.readiness import READY, notify
 
 _DEFAULTS = ReplicationConfig()
+
+rate_option = click.option(
+    "--rate",
+    "rate_bytes_max",
+    type=click.IntRange(min=0),
+    default=_DEFAULTS.rate_bytes_max,
+    show_default=True,
+    metavar="BYTES",
+    help="Bytes copied per second; 0: no limit.",
+)
 
 
 @attrs.frozen
@@ -76,7 +86,7 @@ async def opened_cluster(service: Service) -> AsyncIterator[OpenedCluster]:
 )
 @click.option(
     "--delay",
-    "delay_s",
+    "lost_bookie_delay_s",
     type=click.IntRange(min=0),
     default=_DEFAULTS.lost_bookie_delay_s,
     show_default=True,
@@ -85,25 +95,17 @@ async def opened_cluster(service: Service) -> AsyncIterator[OpenedCluster]:
 )
 @click.option(
     "--grace",
-    "grace_s",
+    "open_ledger_grace_s",
     type=click.FloatRange(min=0),
     default=_DEFAULTS.open_ledger_grace_s,
     show_default=True,
     metavar="SECONDS",
     help="The time for a writer to replace a lost bookie before its ledger is closed.",
 )
-@click.option(
-    "--rate",
-    "rate_bytes_max",
-    type=click.IntRange(min=0),
-    default=_DEFAULTS.rate_bytes_max,
-    show_default=True,
-    metavar="BYTES",
-    help="Bytes copied per second; 0: no limit.",
-)
+@rate_option
 @click.option(
     "--check-interval",
-    "check_s",
+    "ledger_check_interval_s",
     type=click.FloatRange(min=0),
     default=_DEFAULTS.ledger_check_interval_s,
     show_default=True,
@@ -112,7 +114,7 @@ async def opened_cluster(service: Service) -> AsyncIterator[OpenedCluster]:
 )
 @click.option(
     "--verify",
-    "percentage",
+    "verified_percentage",
     type=click.IntRange(0, 100),
     default=_DEFAULTS.verified_percentage,
     show_default=True,
@@ -121,7 +123,7 @@ async def opened_cluster(service: Service) -> AsyncIterator[OpenedCluster]:
 )
 @click.option(
     "--placement-check-interval",
-    "placement_check_s",
+    "placement_check_interval_s",
     type=click.FloatRange(min=0),
     default=_DEFAULTS.placement_check_interval_s,
     show_default=True,
@@ -130,7 +132,7 @@ async def opened_cluster(service: Service) -> AsyncIterator[OpenedCluster]:
 )
 @click.option(
     "--replicas-check-interval",
-    "replicas_check_s",
+    "replicas_check_interval_s",
     type=click.FloatRange(min=0),
     default=_DEFAULTS.replicas_check_interval_s,
     show_default=True,
@@ -155,19 +157,13 @@ async def opened_cluster(service: Service) -> AsyncIterator[OpenedCluster]:
     metavar="ADDRESS",
     help="The address of --http-port.",
 )
+@gather(config=ReplicationConfig)
 @click.pass_context
 def command(
     context: click.Context,
     service: Service,
     candidate: str | None,
-    delay_s: int,
-    grace_s: float,
-    rate_bytes_max: int,
-    check_s: float,
-    percentage: int,
-    placement_check_s: float,
-    replicas_check_s: float,
-    repairs_placement: bool,
+    config: ReplicationConfig,
     http_port: int | None,
     http_host: str,
 ) -> None:
@@ -182,16 +178,6 @@ def command(
         if ParameterSource.COMMANDLINE in sources:  # else another cluster than the named one would be shown
             raise click.UsageError(f"put the options behind the command {context.invoked_subcommand}")
         return
-    config = ReplicationConfig(
-        lost_bookie_delay_s=delay_s,
-        open_ledger_grace_s=grace_s,
-        rate_bytes_max=rate_bytes_max,
-        ledger_check_interval_s=check_s,
-        verified_percentage=percentage,
-        placement_check_interval_s=placement_check_s,
-        replicas_check_interval_s=replicas_check_s,
-        repairs_placement=repairs_placement,
-    )
     host_name = socket.getfqdn()
     try:
         check_bookie_id(candidate or host_name)

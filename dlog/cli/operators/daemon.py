@@ -6,7 +6,6 @@ Inside: options and output. Not inside: the processes (``dlog.cluster.daemons``)
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +16,7 @@ import click
 
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.groups import CommandGroup
-from dlog.cli.terminal.options import data_directory, json_option
+from dlog.cli.terminal.options import directory_option, json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
 
@@ -25,17 +24,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 ROLES = ("bookie", "autorecovery", "zookeeper")
 
 
-def directory_option(command: Command) -> Command:
-    """Add the option `--directory`, the same for the three commands."""
-    default = data_directory(os.environ, Path.home()) / "daemons"
-    return click.option(
-        "--directory",
-        envvar="DLOG_DAEMONS",
-        type=click.Path(file_okay=False, path_type=Path),
-        default=default,
-        show_default=f"$DLOG_DAEMONS, else {default}",
-        help="State and output of the daemons.",
-    )(command)
+_directory_option = directory_option("DLOG_DAEMONS", "daemons", "State and output of the daemons.")
 
 
 @click.group("daemon", cls=CommandGroup)
@@ -45,7 +34,7 @@ def command() -> None:
 
 @command.command("start", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--name", metavar="NAME", help="Needed for a second daemon of the kind. [default: PROGRAM]")
-@directory_option
+@_directory_option
 @click.option(
     "--timeout", type=click.FloatRange(min=1), default=60, show_default=True, help="Seconds to wait for it."
 )
@@ -88,7 +77,7 @@ def start(
 
 @command.command("stop")
 @click.argument("name", metavar="NAME")
-@directory_option
+@_directory_option
 @click.option(
     "--grace",
     type=click.FloatRange(min=0),
@@ -117,7 +106,7 @@ def stop(name: str, directory: Path, grace: float) -> int:
 
 
 @command.command("status")
-@directory_option
+@_directory_option
 @json_option("the daemons")
 def status(directory: Path, as_json: bool) -> int:
     """Show the daemons that were started and not stopped. Exit code 1 if one has ended by itself."""

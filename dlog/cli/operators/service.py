@@ -129,7 +129,7 @@ async def open_ledgers(service: Service, *, read_only: bool = False) -> AsyncIte
     Raises:
         InvalidUriError, ledger.metadata_store.errors.InvalidStoreAddressError: The URI cannot be parsed.
         NamespaceNotBoundError: There are no ledgers at this place.
-        ledger.metadata_store.errors.NamespaceError: The metadata store is out of reach.
+        ledger.metadata_store.errors.MetadataError: The metadata store is out of reach.
     """
     async with open_ledger_deployment(
         service.uri, read_only=read_only, client=service.client_config

@@ -6,7 +6,6 @@ Inside: options and output. Not inside: the processes (``dlog.cluster``), the sa
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +17,7 @@ import click
 from dlog.cli.running import hosts as several
 from dlog.cli.running.hosts import hosts_options, refuse_options
 from dlog.cli.terminal.groups import CommandGroup
-from dlog.cli.terminal.options import data_directory, json_option
+from dlog.cli.terminal.options import directory_option, gather, json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
 from ledger.runtime.secret_file import SecretOf, read_secret
@@ -29,16 +28,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def directory_option(command: Command) -> Command:
-    """Add the option `--directory`, the same for the three commands."""
-    return click.option(
-        "--directory",
-        envvar="DLOG_CLUSTER",
-        type=click.Path(file_okay=False, path_type=Path),
-        default=lambda: data_directory(os.environ, Path.home()) / "cluster",
-        show_default=f"$DLOG_CLUSTER, else {data_directory(os.environ, Path.home()) / 'cluster'}",
-        help="Data, logs and state of the cluster.",
-    )(command)
+_directory_option = directory_option("DLOG_CLUSTER", "cluster", "Data, logs and state of the cluster.")
 
 
 @click.group("cluster", cls=CommandGroup)
@@ -46,9 +36,18 @@ def command() -> None:
     """Start, stop and show ZooKeeper and bookies on this machine, or on the hosts of a hosts file."""
 
 
+@attrs.frozen
+class _New:
+    """The parts of a cluster of this machine."""
+
+    bookies: int | None
+    zookeeper_jars: Path | None
+    secure: bool
+
+
 @command.command("start")
 @click.option("--bookies", type=click.IntRange(1, 100), help="Number of bookies. [default: as before, or 3]")
-@directory_option
+@_directory_option
 @click.option(
     "--timeout", type=click.FloatRange(min=1), default=60, show_default=True, help="Seconds to wait for them."
 )
@@ -61,12 +60,11 @@ def command() -> None:
 @click.option("--secure", is_flag=True, help="A new cluster gets certificates, and its bookies demand TLS.")
 @hosts_options
 @json_option("the URI and the processes")
+@gather(new=_New)
 def start(
-    bookies: int | None,
+    new: _New,
     directory: Path,
     timeout: float,
-    zookeeper_jars: Path | None,
-    secure: bool,
     hosts: Path | None,
     only: tuple[str, ...],
     as_json: bool,
@@ -88,15 +86,15 @@ def start(
         return several.start(hosts, only, timeout_s=timeout, as_json=as_json)
     from dlog.cluster import LocalCluster
 
-    cluster = LocalCluster(directory, zookeeper_jars=zookeeper_jars)
+    cluster = LocalCluster(directory, zookeeper_jars=new.zookeeper_jars)
 
     async def go() -> int:
         await cluster.start(
-            bookie_count=bookies,
+            bookie_count=new.bookies,
             timeout_s=timeout,
             has_page=_can_serve_pages(),
             has_recovery=True,
-            secure=secure,
+            secure=new.secure,
         )
         return await _show(cluster, as_json=as_json)
 
@@ -112,7 +110,7 @@ def start(
 
 
 @command.command("stop")
-@directory_option
+@_directory_option
 @click.option(
     "--grace",
     type=click.FloatRange(min=0),
@@ -141,7 +139,7 @@ def stop(directory: Path, grace: float, hosts: Path | None, only: tuple[str, ...
 
 
 @command.command("status")
-@directory_option
+@_directory_option
 @hosts_options
 @json_option("the URI and the processes")
 def status(directory: Path, hosts: Path | None, only: tuple[str, ...], as_json: bool) -> int:

@@ -11,6 +11,7 @@ from bookie import errors as bookie_errors
 from dlog import errors
 from dlog.shards import errors as shards_errors
 from ledger import errors as ledger_errors
+from ledger.causes import cause_of
 from ledger.metadata_store import errors as store_errors
 from ledger.runtime.tasks.task_errors import errors_in
 
@@ -44,7 +45,7 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (shards_errors.NotShardedError, ExitCode.NOT_FOUND),
     (shards_errors.ShardCountError, ExitCode.EXISTS),
     (errors.LogLockedError, ExitCode.IN_USE),
-    (errors.PromotionError, ExitCode.IN_USE),
+    (errors.LogMovingError, ExitCode.IN_USE),
     (errors.LogRenameError, ExitCode.IN_USE),
     (errors.LogFencedError, ExitCode.IN_USE),
     (errors.AccessDeniedError, ExitCode.DENIED),
@@ -101,10 +102,11 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
 
 def exit_code_of(error: BaseException) -> ExitCode:
     """The exit code of an error; ``FAILED`` if the error has no code of its own."""
-    if isinstance(error, ledger_errors.MetadataStoreError) and error.__cause__ is not None:
-        error = error.__cause__
-    if isinstance(error, errors.WriteError) and isinstance(error.__cause__, errors.AccessDeniedError):
-        error = error.__cause__  # the writer ended because it lacks a right
+    cause = cause_of(error)
+    if isinstance(error, ledger_errors.MetadataStoreError) and cause is not None:
+        error = cause
+    if isinstance(error, errors.WriteError) and isinstance(cause, errors.AccessDeniedError):
+        error = cause  # the writer ended because it lacks a right
     return next((code for kind, code in _OF_ERROR if isinstance(error, kind)), ExitCode.FAILED)
 
 

@@ -7,11 +7,13 @@ Not inside: opening the namespace (``dlog.open_namespace``). Source: XDG Base Di
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import attrs
 import click
 
 import dlog
@@ -23,34 +25,69 @@ VARIABLE = "DLOG_URI"
 KEY_FILE_VARIABLE = "DLOG_KEY_FILE"
 
 
-def data_directory(environment: Mapping[str, str], home: Path) -> Path:
-    """The directory of the user's own for data without another place."""
+def data_directory(environment: Mapping[str, str], home: Path | None) -> Path:
+    """The directory of the user's own for data without another place.
+
+    Raises:
+        ConfigError: The user has none.
+    """
+    return _own(environment, "XDG_DATA_HOME", home, Path(".local", "share"))
+
+
+def own_home() -> Path | None:
+    """The user's home directory; None for a user without one, as in many containers."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+def own_data(name: str) -> Path:
+    """A directory or a file below the user's own data.
+
+    Raises:
+        ConfigError: The user has no such directory.
+    """
+    return data_directory(os.environ, own_home()) / name
+
+
+def shown_own_data(name: str) -> str:
+    """``own_data`` for a help text."""
+    try:
+        return str(own_data(name))
+    except dlog.ConfigError:
+        return f"$XDG_DATA_HOME/dlog/{name}"
+
+
+def _own(environment: Mapping[str, str], variable: str, home: Path | None, below: Path) -> Path:
     # The specification: a relative path in the variable is ignored.
-    given = environment.get("XDG_DATA_HOME", "")
-    return (Path(given) if given.startswith("/") else home / ".local" / "share") / "dlog"
+    given = environment.get(variable, "")
+    if not given.startswith("/") and home is None:
+        raise dlog.ConfigError(
+            f"this user has no home directory. Set HOME or {variable}, or give the option that names the"
+            f" place, such as --uri"
+        )
+    return (Path(given) if given.startswith("/") else (home or Path()) / below) / "dlog"
 
 
-def default_uri(environment: Mapping[str, str], home: Path) -> str:
-    """The namespace if nothing names another one."""
-    return (data_directory(environment, home) / "default").as_uri()
-
-
-def scratch_directory(environment: Mapping[str, str], home: Path) -> Path:
+def scratch_directory(environment: Mapping[str, str], home: Path | None) -> Path:
     """The directory for the files of demo and bench.
 
     It is on a real disk. The system's temporary directory may be in memory.
+
+    Raises:
+        ConfigError: The user has no directory of their own.
     """
-    given = environment.get("XDG_CACHE_HOME", "")
-    return (Path(given) if given.startswith("/") else home / ".cache") / "dlog"
+    return _own(environment, "XDG_CACHE_HOME", home, Path(".cache"))
 
 
 def namespace_uri() -> str:
     """The namespace of DLOG_URI, else of the configuration file, else the user's own directory.
 
     Raises:
-        ConfigError: The configuration file cannot be used.
+        ConfigError: The configuration file cannot be used, or the user has no directory of their own.
     """
-    return os.environ.get(VARIABLE) or namespace_uri_of() or default_uri(os.environ, Path.home())
+    return os.environ.get(VARIABLE) or namespace_uri_of() or own_data("default").as_uri()
 
 
 def default_of_option() -> str:
@@ -59,13 +96,45 @@ def default_of_option() -> str:
     return "" if context is not None and context.resilient_parsing else namespace_uri()
 
 
+def gather(**values: type[attrs.AttrsInstance]) -> Callable[[Command], Command]:
+    """The command gets options that belong together as one value: by its name here, of this class.
+
+    The fields of the class have the names of the options; those that the command does not have keep their
+    defaults. It stands below the options.
+    """
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)  # keeps the options that the command already has
+        def call(*arguments: Any, **given: Any) -> Any:
+            for name, kind in values.items():
+                fields = [each.name for each in attrs.fields(kind) if each.name in given]
+                given[name] = kind(**{each: given.pop(each) for each in fields})
+            return command(*arguments, **given)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def directory_option(variable: str, name: str, holds: str) -> Callable[[Command], Command]:
+    """Add the option `--directory`; without it, that of an environment variable, else the user's own."""
+    return click.option(
+        "--directory",
+        envvar=variable,
+        type=click.Path(file_okay=False, path_type=Path),
+        default=lambda: own_data(name),
+        show_default=f"${variable}, else {shown_own_data(name)}",
+        help=holds,
+    )
+
+
 def uri_option(command: Command) -> Command:
     """Add the option `--uri`, the same for every command."""
     return click.option(
         "--uri",
         envvar=VARIABLE,
         default=default_of_option,
-        show_default=f"${VARIABLE}, else that of --config, else {default_uri(os.environ, Path.home())}",
+        show_default=f"${VARIABLE}, else that of --config, else file://{shown_own_data('default')}",
         metavar="URI",
         help="The namespace: file:///DIRECTORY or distributedlog://HOST:PORT/NAMESPACE.",
     )(command)

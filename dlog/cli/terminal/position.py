@@ -3,7 +3,7 @@
 ====================  =========================================================
 ``earliest``          the first record that is not truncated
 ``latest``            after the last record: only records written from now on
-``7:42:0``            a DLSN: segment, entry, slot (``[7,42,0]`` as well)
+``7:42:0``            a DLSN: segment, entry, slot; or another form that ``DLSN.parse`` reads
 ``123456``            the first record with at least this transaction id
 ``2026-11-01T12:00``  a date and time (local time without an offset), for a log whose transaction ids are
                       milliseconds since 1970; a writer without explicit ids uses those
@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import base64
 import datetime
-import re
 
 import click
 
 import dlog
 from dlog.read.positioning import txid_at
 
-_DLSN = re.compile(r"\[?\s*(\d{1,18})\s*[:,]\s*(\d{1,18})\s*[:,]\s*(-?\d{1,18})\s*\]?")
 _TXID_MAX = 2**63 - 2
 
 Position = dlog.DLSN | int | dlog.Start
@@ -54,14 +52,15 @@ def parse_position(text: str) -> Position:
             return dlog.EARLIEST
         case "latest":
             return dlog.LATEST
-    if found := _DLSN.fullmatch(text.strip()):
-        segment, entry, slot = map(int, found.groups())
-        return dlog.DLSN(segment, entry, slot)
     if text.strip().isdecimal():  # ``int`` raises ``ValueError`` for too many digits
         txid = int(text)
         if txid > _TXID_MAX:
             raise ValueError(f"transaction id {txid} is above the maximum, {_TXID_MAX}")
         return txid
+    try:
+        return dlog.DLSN.parse(text)
+    except ValueError:
+        pass  # a date, or no position
     try:
         moment = datetime.datetime.fromisoformat(text.strip())
     except ValueError:
@@ -72,24 +71,25 @@ def parse_position(text: str) -> Position:
     return max(0, txid_at(moment.astimezone()))
 
 
-def dlsn_text(dlsn: dlog.DLSN) -> str:
-    """A DLSN as text; ``parse_position`` reads it."""
-    return f"{dlsn.segment_seqno}:{dlsn.entry_id}:{dlsn.slot_id}"
-
-
 def record_document(record: dlog.Record) -> dict[str, object]:
     """A record as a JSON document."""
     document: dict[str, object] = {
-        "dlsn": dlsn_text(record.dlsn),
+        "dlsn": str(record.dlsn),
         "txid": record.txid,
         "sequence_id": record.sequence_id,
     }
+    if record.key is not None:
+        document |= payload_document(record.key, "key")
+    if record.headers:
+        document["headers"] = [
+            {"name": name} | payload_document(value, "value") for name, value in record.headers.items()
+        ]
     return document | payload_document(record.payload)
 
 
-def payload_document(payload: bytes) -> dict[str, object]:
+def payload_document(payload: bytes, name: str = "payload") -> dict[str, object]:
     """A payload as a JSON document: ``payload`` if it is UTF-8 text, else ``payload_base64``."""
     try:
-        return {"payload": payload.decode("utf-8")}
+        return {name: payload.decode("utf-8")}
     except UnicodeDecodeError:
-        return {"payload_base64": base64.b64encode(payload).decode("ascii")}
+        return {f"{name}_base64": base64.b64encode(payload).decode("ascii")}

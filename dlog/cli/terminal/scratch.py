@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from dlog.cli.terminal.options import scratch_directory
+from dlog.cli.terminal.options import own_home, scratch_directory
 from dlog.cli.terminal.output import print_note
 from dlog.cli.terminal.signals import TerminatedError
 
@@ -25,7 +25,7 @@ def open_scratch(name: str, *, keep: bool = False, keep_evidence: bool = True) -
         keep: Keep the directory if the block succeeds.
         keep_evidence: Keep the directory if the block raises an error. A signal removes it all the same.
     """
-    parent = scratch_directory(os.environ, Path.home())
+    parent = scratch_directory(os.environ, own_home())
     parent.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent))
     remove = not keep_evidence

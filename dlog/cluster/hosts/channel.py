@@ -23,7 +23,7 @@ CONNECT_TIMEOUT_S = 10
 
 
 @attrs.frozen
-class Outcome:
+class CommandOutcome:
     """The end of a command on a host."""
 
     exit_code: int | None  # None: it did not run, or did not end in time
@@ -46,7 +46,7 @@ def command_line(host: Host, words: Sequence[str]) -> list[str]:
     return ["ssh", *options, host.ssh, "--", shlex.join(words)]
 
 
-async def run_there(host: Host, command: Command, *, timeout_s: float) -> Outcome:
+async def run_there(host: Host, command: Command, *, timeout_s: float) -> CommandOutcome:
     """Run a command on a host; return when it has ended or the time is over.
 
     If cancelled, or if the time is over, the command may continue on a host that ssh reaches.
@@ -62,11 +62,15 @@ async def run_there(host: Host, command: Command, *, timeout_s: float) -> Outcom
                 check=False,
             )
         except OSError as exc:
-            return Outcome(None, error=f"{line[0]} cannot be run here: {exc.strerror}", is_unreachable=True)
+            return CommandOutcome(
+                None, error=f"{line[0]} cannot be run here: {exc.strerror}", is_unreachable=True
+            )
         return _outcome(host, done)
-    return Outcome(None, error=f"no end within {timeout_s:g} s", is_unreachable=True)
+    return CommandOutcome(None, error=f"no end within {timeout_s:g} s", is_unreachable=True)
 
 
-def _outcome(host: Host, done: subprocess.CompletedProcess[bytes]) -> Outcome:
+def _outcome(host: Host, done: subprocess.CompletedProcess[bytes]) -> CommandOutcome:
     output, error = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
-    return Outcome(done.returncode, output, error, host.ssh is not None and done.returncode == SSH_FAILED)
+    return CommandOutcome(
+        done.returncode, output, error, host.ssh is not None and done.returncode == SSH_FAILED
+    )

@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from dlog.cluster.hosts import programs
-from dlog.cluster.hosts.channel import Outcome, run_there
+from dlog.cluster.hosts.channel import CommandOutcome, run_there
 from dlog.cluster.hosts.hosts_file import Host, HostsFile, HostsFileError
 from dlog.cluster.hosts.programs import AUTORECOVERY, BOOKIE, ZOOKEEPER, Command
 
@@ -25,7 +25,7 @@ CHECK_TIMEOUT_S = 60.0
 MARGIN_S = 30.0  # for the channel, beyond the time limit of the command itself
 EXISTS, RUNS_ALREADY, NOT_FOUND = 4, 5, 3  # exit codes of `dlog`
 
-Run = Callable[[Host, Command, float], Awaitable[Outcome]]
+Run = Callable[[Host, Command, float], Awaitable[CommandOutcome]]
 
 
 @attrs.frozen(kw_only=True)
@@ -62,7 +62,7 @@ class Failure:
 
 @attrs.frozen(kw_only=True)
 class Report:
-    """What a command found or did, and what failed."""
+    """The findings or changes of a command, and its failures."""
 
     programs: tuple[ProgramState, ...] = ()
     failures: tuple[Failure, ...] = ()
@@ -285,7 +285,7 @@ class HostedCluster:
 
     async def _do(
         self, host: Host, action: str, command: Command, timeout_s: float, *, also_good: Sequence[int] = ()
-    ) -> Outcome | None:
+    ) -> CommandOutcome | None:
         """Run a command; None, and one more failure, if it did not succeed."""
         outcome = await self._run(host, command, timeout_s)
         if outcome.exit_code is not None and (outcome.exit_code == 0 or outcome.exit_code in also_good):
@@ -293,7 +293,7 @@ class HostedCluster:
         self._fail(host, action, command, outcome)
         return None
 
-    def _fail(self, host: Host, action: str, command: Command, outcome: Outcome) -> None:
+    def _fail(self, host: Host, action: str, command: Command, outcome: CommandOutcome) -> None:
         self._failures.append(
             Failure(
                 host=host.name,
@@ -329,11 +329,11 @@ class HostedCluster:
         )
 
 
-async def _run_there(host: Host, command: Command, timeout_s: float) -> Outcome:
+async def _run_there(host: Host, command: Command, timeout_s: float) -> CommandOutcome:
     return await run_there(host, command, timeout_s=timeout_s)
 
 
-def _json(outcome: Outcome) -> Any:
+def _json(outcome: CommandOutcome) -> Any:
     """The document on stdout; None if there is none."""
     try:
         return json.loads(outcome.output)

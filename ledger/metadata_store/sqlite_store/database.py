@@ -14,7 +14,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import itertools
-import logging
 import os
 import sqlite3
 import time
@@ -43,6 +42,7 @@ from ledger.metadata_store.store import parent_of
 from ledger.runtime.clock import wall_ms
 from ledger.runtime.events import event
 from ledger.runtime.held_directories import HeldDirectory, open_directory
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.private_files import (
     create_private,
     lock_within,
@@ -88,7 +88,7 @@ NEW_STORE = (
     f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
 )
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class SqliteDatabase(abc.ABC):
@@ -242,7 +242,7 @@ class SqliteDatabase(abc.ABC):
             except sqlite3.DatabaseError as exc:
                 if isinstance(exc, sqlite3.OperationalError):
                     raise
-                raise StoreFormatError(f"{self.path}: not a metadata store: {exc}") from exc
+                raise StoreFormatError(f"{self.path}: not a metadata store: {exc}") from None
             if (application_id, version) not in ((APPLICATION_ID, SCHEMA_VERSION), (0, 0)) or (
                 application_id == 0 and tables
             ):

@@ -11,6 +11,7 @@ import os
 import sqlite3
 from pathlib import Path
 
+from ledger.causes import cause_of
 from ledger.metadata_store.errors import ConnectionLostError, StoreDiskError, StoreError, StoreFullError
 
 FAILURES = (sqlite3.Error, OSError)  # a call may raise these besides this package's errors
@@ -68,5 +69,5 @@ def is_refused_write(error: BaseException) -> bool:
             return True
         if isinstance(cause, sqlite3.Error):  # the low byte is the kind; the others say more
             return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _REFUSED_BY_SQLITE
-        cause = cause.__cause__
+        cause = cause_of(cause)
     return False

@@ -8,7 +8,6 @@ without the ephemeral nodes, whose owners are gone; another one sees each commit
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from ledger.metadata_store.errors import NamespaceError, NoNodeError, StoreUnreachableError
+from ledger.metadata_store.errors import MetadataError, NoNodeError, StoreUnreachableError
 from ledger.metadata_store.read_only import RefusingStore
 from ledger.metadata_store.sessions.session import Session, Watched, WatchKind
 from ledger.metadata_store.sqlite_store.copy_format import CopyVerdict
@@ -25,10 +24,11 @@ from ledger.metadata_store.sqlite_store.image import DatabaseFiles
 from ledger.metadata_store.sqlite_store.tree import ABSENT, compare_image, nodes_of
 from ledger.metadata_store.store import Children, Node, SessionState, Stat, check_path
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 
 POLL_S = 0.05  # between two looks for writes of other processes
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @attrs.define
@@ -96,7 +96,7 @@ class SqliteReader(RefusingStore):
             if self._session.watched():
                 try:
                     await self.refresh()
-                except NamespaceError as exc:
+                except MetadataError as exc:
                     log.warning(
                         "%s: the check of watches failed, trying again: %s",
                         self._path,
@@ -115,7 +115,7 @@ class SqliteReader(RefusingStore):
             try:
                 nodes = await trio.to_thread.run_sync(self._load)
             except OSError as exc:
-                raise StoreUnreachableError(f"metadata store {self._path} cannot be read: {exc}") from exc
+                raise StoreUnreachableError(f"metadata store {self._path} cannot be read: {exc}") from None
             if nodes is None:
                 return
             before, self._nodes = self._nodes, nodes

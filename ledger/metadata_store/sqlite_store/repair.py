@@ -14,7 +14,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from ledger.metadata_store.sqlite_store.copy_format import CopyVerdict, read_changes, state_at
 from ledger.metadata_store.sqlite_store.database import NEW_STORE, lost_store
 from ledger.metadata_store.sqlite_store.image import DatabaseFiles
@@ -30,7 +30,7 @@ def find_loss(database: Path) -> str | None:
         return "the file is missing or empty"
     try:
         verdict, evidence = compare_image(DatabaseFiles(database).read_if_changed() or b"", database)
-    except NamespaceError as exc:
+    except MetadataError as exc:
         return str(exc)
     return evidence if verdict is CopyVerdict.LOST else None
 

@@ -15,20 +15,20 @@ Source: our own; docs/storage-format.md 7.9.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from ledger.metadata_store.sqlite_store.copy_format import Change, Row, encode_snapshot, read_changes
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.private_files import open_private
 
 _GROWN_BYTES = 1 << 20  # a file that has grown so far, and to this multiple of its snapshot, is written again
 _GROWN_FACTOR = 4
 LOST = ".lost"  # ends the name of a file that was put aside
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def copy_name(database: Path) -> str:

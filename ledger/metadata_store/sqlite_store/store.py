@@ -14,7 +14,6 @@ The file must be on a local file system: SQLite's WAL and ``flock`` need one mac
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 import weakref
@@ -27,7 +26,7 @@ from typing import TypeVar
 import trio
 
 from ledger.metadata_store.errors import (
-    NamespaceError,
+    MetadataError,
     SessionExpiredError,
     StoreReplacedError,
     StoreUnreachableError,
@@ -49,6 +48,7 @@ from ledger.metadata_store.store import (
     check_size,
 )
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.loop_calls import LoopCalls
 
 POLL_S = 0.05  # between two looks for writes of other processes
@@ -56,7 +56,7 @@ LOOP_BYTES_MAX = 32 << 10  # of data that one call of the loop writes
 LOOP_OPERATIONS_MAX = 32  # of one transaction in the loop
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 # The stores of this process. A write through one makes the others poll at once.
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
@@ -252,9 +252,9 @@ class SqliteStore(MetadataStore):
             result, took_s = await trio.to_thread.run_sync(self._work, work, limiter=self._threads)
         except (SessionExpiredError, StoreReplacedError) as exc:
             self.expire(exc if isinstance(exc, StoreReplacedError) else None)
-            raise SessionExpiredError(path, str(exc)) from exc
+            raise SessionExpiredError(path, str(exc)) from None
         except FAILURES as exc:
-            raise translated(self._tree.path, path, exc) from exc
+            raise translated(self._tree.path, path, exc) from None
         calls.called(took_s)
         return result
 
@@ -379,12 +379,12 @@ async def open_sqlite_store(
     """
     try:
         tree = await trio.to_thread.run_sync(lambda: SqliteTree(path.absolute(), identity, must_exist))
-    except NamespaceError:
+    except MetadataError:
         raise
     except FAILURES as exc:
         if is_full(exc, path):
-            raise translated(path, "/", exc) from exc
-        raise StoreUnreachableError(f"metadata store {path} cannot be opened: {exc}") from exc
+            raise translated(path, "/", exc) from None
+        raise StoreUnreachableError(f"metadata store {path} cannot be opened: {exc}") from None
     store = SqliteStore(tree)
     store._poller.start()
     with _stores_guard:

@@ -108,7 +108,7 @@ def nodes_of(image: bytes, database: Path) -> list[StoredNode]:
                 raise other_release(database, *found)
             rows = opened.execute(f"SELECT path, parent, {COLUMNS} FROM node").fetchall()
     except sqlite3.Error as exc:
-        raise StoreFormatError(f"{database}: not a metadata store: {exc}") from exc
+        raise StoreFormatError(f"{database}: not a metadata store: {exc}") from None
     nodes = []
     for path, parent, *columns in rows:
         row = _Row(*columns)

@@ -9,6 +9,7 @@ high, since a bucket is a quarter of a power of two.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import attrs
@@ -17,20 +18,12 @@ QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
 _PER_OCTAVE = 4
 _LEAST_EXPONENT = -20  # the first octave ends at about a microsecond
 _OCTAVES = 34  # the last one ends at 8192 s, and takes what is longer
-_FIRST, _SECOND, _THIRD = (2 ** (step / _PER_OCTAVE - 1) for step in range(1, _PER_OCTAVE))
 BUCKETS = _OCTAVES * _PER_OCTAVE
-
-
-def bucket_of(took_s: float) -> int:
-    """The index of the bucket that holds this many seconds."""
-    if took_s <= 0:
-        return 0
-    mantissa, exponent = math.frexp(took_s)
-    step = (mantissa >= _FIRST) + (mantissa >= _SECOND) + (mantissa >= _THIRD)
-    bucket = (exponent - _LEAST_EXPONENT) * _PER_OCTAVE + step
-    if bucket < 0:
-        return 0
-    return bucket if bucket < BUCKETS else BUCKETS - 1
+_STEPS = [2 ** (step / _PER_OCTAVE - 1) for step in range(_PER_OCTAVE)]
+BOUNDS = [
+    math.ldexp(_STEPS[at % _PER_OCTAVE], at // _PER_OCTAVE + _LEAST_EXPONENT) for at in range(1, BUCKETS)
+]
+"""Where each bucket but the first begins, in seconds; ``bisect_right(BOUNDS, took_s)`` finds the bucket."""
 
 
 def quantile_of(buckets: Sequence[int], quantile: float) -> float:
@@ -104,7 +97,7 @@ class Timing:
         self.sum_s += took_s * count
         if not took_s <= self.max_s:  # also the first time
             self.max_s = took_s
-        self._buckets[bucket_of(took_s)] += count
+        self._buckets[bisect_right(BOUNDS, took_s)] += count
 
     def histogram(self) -> Histogram:
         """The samples so far."""

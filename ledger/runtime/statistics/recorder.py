@@ -32,7 +32,7 @@ class _Source:
 
 
 class _Unobserved:
-    """What ``operation`` returns while nothing is measured or traced."""
+    """The operation while nothing is measured or traced."""
 
     def __enter__(self) -> None:
         pass

@@ -25,7 +25,7 @@ Attribute = str | int
 
 
 class Span(Protocol):
-    """What the product does with a span of the library."""
+    """The calls of a span of the library that the product makes."""
 
     def set_attribute(self, key: str, value: Attribute) -> None:
         """Set an attribute; a later value replaces an earlier one."""

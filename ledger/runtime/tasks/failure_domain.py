@@ -14,14 +14,14 @@ Source: Erlang/OTP, supervisors, for the purpose; docs/running.md, "What ends a 
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from types import TracebackType
 
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.task_errors import first_error
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 contained_failures: Counter[str] = Counter()  # by operation, since the process started; read by metrics
 

@@ -22,29 +22,23 @@ class _NextTurn:
     """The calls of one run of trio, and the task that makes them."""
 
     def __init__(self) -> None:
-        self._calls: list[Callable[[], None]] = []
-        self._idle: trio.lowlevel.Task | None = None
+        self.calls: list[Callable[[], None]] = []
+        self.idle: trio.lowlevel.Task | None = None  # the task that makes them, while there are none
         trio.lowlevel.spawn_system_task(self._run, name="calls of the next turn")
-
-    def add(self, call: Callable[[], None]) -> None:
-        self._calls.append(call)
-        task, self._idle = self._idle, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
 
     async def _run(self) -> None:
         while True:
-            calls, self._calls = self._calls, []
+            calls, self.calls = self.calls, []
             for call in calls:
                 call()
-            if self._calls:
+            if self.calls:
                 await trio.lowlevel.checkpoint()
             else:
-                self._idle = trio.lowlevel.current_task()
+                self.idle = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._abort)
 
     def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._idle = None
+        self.idle = None
         return trio.lowlevel.Abort.SUCCEEDED
 
 
@@ -54,8 +48,11 @@ _of_run: trio.lowlevel.RunVar[_NextTurn] = trio.lowlevel.RunVar("next turn")
 def call_next_turn(call: Callable[[], None]) -> None:
     """Call back on the loop after the present step; for the loop's thread only. The call must not raise."""
     try:
-        calls = _of_run.get()
+        turn = _of_run.get()
     except LookupError:
-        calls = _NextTurn()
-        _of_run.set(calls)
-    calls.add(call)
+        turn = _NextTurn()
+        _of_run.set(turn)
+    turn.calls.append(call)
+    task, turn.idle = turn.idle, None
+    if task is not None:
+        trio.lowlevel.reschedule(task)

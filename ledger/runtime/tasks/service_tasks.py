@@ -15,6 +15,8 @@ import trio
 
 from ledger.runtime.tasks.task_errors import errors_in
 
+PASSES_CALLS_ON = True  # for ``shorten``
+
 
 class ServiceTasks:
     """Starts tasks that a cancellation of the surrounding block does not reach."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import trio
 
-from ledger.runtime.tasks.failure_domain import failure_domain
+from ledger.runtime.tasks.failure_domain import report_contained
 
 _Queue = dict["Timer", None]  # of one duration, the oldest first
 
@@ -78,8 +78,15 @@ class Timers:
 
     def _call_due(self, now: float) -> None:
         for queue in list(self._queues.values()):
-            for timer in [timer for timer in queue if timer._due <= now]:
+            due: list[Timer] = []
+            for timer in queue:
+                if timer._due > now:
+                    break
+                due.append(timer)
+            for timer in due:
                 if timer in queue:  # not cancelled by a timer called before it
                     del queue[timer]
-                    with failure_domain("timer"):  # the others are called all the same
+                    try:
                         timer._call()
+                    except Exception as exc:  # the others are called all the same
+                        report_contained("timer", exc)

@@ -44,7 +44,7 @@ CLIENT_OPTIONS = ("uri", "readTimeoutMs", "keyFile", "bookieSecurity", "configFi
 
 @attrs.frozen(kw_only=True)
 class ArchiveResult:
-    """What a run of ``archive`` did, and what the archive has now."""
+    """The result of a run of ``archive``, and the totals of the archive."""
 
     log: str
     archive: str  # the directory

@@ -27,7 +27,7 @@ NO_PARENT = ""
 
 @attrs.frozen(kw_only=True)
 class Content:
-    """What a segment's rows are, however they are stored."""
+    """The count, bounds and digest of a segment's rows, however they are stored."""
 
     records: int
     first: tuple[int, int]  # entry and slot of the first record

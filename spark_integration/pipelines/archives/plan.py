@@ -70,7 +70,7 @@ def check_joined(manifest: Manifest, log: LogDescription) -> None:
             raise PipelineError(
                 f"log {log.name!r} is not the log of this archive: segment {each.segment_seqno} is ledger"
                 f" {each.ledger_id}, but the archived one was {ledgers[each.segment_seqno]}. The log was"
-                " created again, or promoted; archive it into another directory"
+                " created again, or moved; archive it into another directory"
             )
     last = manifest.last_segment
     if last is None:
@@ -136,7 +136,7 @@ def check_written(segment: PlannedSegment, content: Content | None, records: int
 
 @attrs.frozen
 class Truncation:
-    """What may be truncated."""
+    """The segments that may be truncated."""
 
     before: DLSN
     segments: tuple[ArchivedSegment, ...]  # that go; their files are to be read back first

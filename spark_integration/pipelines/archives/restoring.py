@@ -38,7 +38,7 @@ LOCK_TIMEOUT_S = 10.0
 
 @attrs.frozen(kw_only=True)
 class RestoreResult:
-    """What a run of ``restore`` did."""
+    """The result of a run of ``restore``."""
 
     log: str
     archive: str  # the directory
@@ -99,7 +99,7 @@ def restore_segment(task: RestoreSegment) -> DetachedSegment | None:
     log = task.log
 
     def write(namespace: dlog.blocking.Namespace) -> DetachedSegment | None:
-        with namespace.open_detached_segment(task.plan, log.stream) as segment:
+        with namespace.batches.open_segment(task.plan, log.stream) as segment:
             # If a row is wrong, this ends with an error, and so does the block, which gives the segment up.
             for rows in read_segment(task.source):
                 segment.append_many(rows.column("payload").to_pylist(), txids=_ids(rows))
@@ -138,7 +138,7 @@ class RestoreRun:
         # added to an archive, so the count of a segment never changes.
         series = series_of(manifest)
         self._call(lambda namespace: namespace.create_log(log.stream, exist_ok=True))
-        before = done = self._call(lambda namespace: namespace.last_batch(series, log.stream)) or 0
+        before = done = self._call(lambda namespace: namespace.batches.last(series, log.stream)) or 0
         if done > len(manifest.segments):
             raise PipelineError(
                 f"log {log.stream!r} has {done} segments of the archive {manifest.archive_id}, but the"
@@ -167,7 +167,7 @@ class RestoreRun:
         """Restore a group of segments."""
         log = self._log
         plan = self._call(
-            lambda namespace: namespace.begin_batch(
+            lambda namespace: namespace.batches.begin(
                 [log.stream], series=series, number=number, lock_timeout_s=LOCK_TIMEOUT_S
             )
         )
@@ -186,15 +186,15 @@ class RestoreRun:
             )
         try:
             attached = self._call(
-                lambda namespace: namespace.attach_batch(plan, written, lock_timeout_s=LOCK_TIMEOUT_S)
+                lambda namespace: namespace.batches.attach(plan, written, lock_timeout_s=LOCK_TIMEOUT_S)
             )
         except BatchOvertakenError as exc:
-            self._call(lambda namespace: namespace.abandon_batch(plan, written))
+            self._call(lambda namespace: namespace.batches.abandon(plan, written))
             raise PipelineError(
                 f"log {log.stream!r} got other records while it was restored; this step added nothing: {exc}"
             ) from exc
         if attached.is_repeated:
-            self._call(lambda namespace: namespace.abandon_batch(plan, written))
+            self._call(lambda namespace: namespace.batches.abandon(plan, written))
 
     def _check_target(self, manifest: Manifest, records: int) -> None:
         """Raise unless the log has just the records that earlier runs restored."""

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import dlog
 from spark_integration.arrow import BATCH_RECORDS_MAX
 from spark_integration.client import NamedLog, with_namespace
-from spark_integration.errors import ArchiveDamagedError, RangeUnreadableError
+from spark_integration.errors import ArchiveDamagedError, PipelineError, RangeUnreadableError
 from spark_integration.pipelines.archives.content import SCHEMA, ContentCheck
 from spark_integration.pipelines.archives.directory import ArchiveDirectory, sync_directory
 from spark_integration.pipelines.archives.manifest import ArchivedSegment
@@ -54,6 +54,7 @@ def write_segment(task: WriteSegment) -> ArchivedSegment:
 
     Raises:
         dlog.DLogError: A record cannot be read, or was truncated meanwhile.
+        PipelineError: A record has a key or headers.
     """
     about = task.planned.description
     name: str | None = None
@@ -87,6 +88,11 @@ def _row_groups(task: WriteSegment, check: ContentCheck) -> Iterator[pa.Table]:
     gathered: list[pa.RecordBatch] = []
     size = 0
     for batch in _batches(task):
+        if batch.has_attributes:
+            raise PipelineError(
+                f"log {task.log.stream!r} in {task.log.uri}: a record from {batch.first_dlsn} on has a key or"
+                " headers, which an archive cannot hold; nothing was truncated. Copy the log instead"
+            )
         rows = _rows(batch)
         check.add(rows)
         gathered.append(rows)

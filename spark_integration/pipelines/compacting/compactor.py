@@ -10,7 +10,6 @@ Source: our own; docs/pipelines.md, docs/bulk.md.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ import dlog
 import dlog.blocking
 from dlog import LogDescription
 from dlog.bulk import BatchOvertakenError, BatchPlan, DetachedSegment
+from ledger.runtime.log_lines import get_logger
 from spark_integration.errors import PipelineError
 from spark_integration.measuring import Measures
 from spark_integration.offsets import BEFORE_EVERYTHING, Position
@@ -32,7 +32,7 @@ from spark_integration.pipelines.compacting.manifest import (
 )
 from spark_integration.pipelines.compacting.parts import WriteTarget, WrittenPart, in_order
 from spark_integration.pipelines.compacting.rows import Wanted, write_through_spark
-from spark_integration.pipelines.marks import Mark
+from spark_integration.pipelines.marks import ReadMark
 from spark_integration.pipelines.places import Place, place_of
 from spark_integration.pipelines.progress import Progress, Report, ignore_progress
 from spark_integration.pipelines.resuming import position_after
@@ -42,7 +42,7 @@ from spark_integration.planning import Range, total
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 LOCK_TIMEOUT_S = 10.0
 PART_BYTES = 64 << 20  # about the most of the source for one segment of the snapshot
 PARTS_MAX = 1_000  # segments of one batch
@@ -125,7 +125,7 @@ def read_snapshot(uri: str, log: str, *, options: Mapping[str, str] | None = Non
 
 def manifest_of(place: Place, log: str) -> SnapshotManifest | None:
     """The manifest of a log; None if it is no snapshot."""
-    text = place.call(lambda namespace: namespace.properties(log)).values.get(PROPERTY)
+    text = place.call(lambda namespace: namespace.properties.get(log)).values.get(PROPERTY)
     return None if text is None else decode_manifest(log, text)
 
 
@@ -138,10 +138,10 @@ def _write(spark: SparkSession, wanted: Wanted, target: WriteTarget) -> list[Wri
 
 @attrs.frozen(kw_only=True)
 class Covered:
-    """What a snapshot covers."""
+    """The ranges of records that a snapshot covers."""
 
     ranges: tuple[tuple[str, Position, Position], ...]
-    mark: Mark
+    mark: ReadMark
     parts: int
 
 
@@ -169,7 +169,7 @@ class Compaction:
         if (found := self._present()) is not None:
             return found
         plan = self.place.call(
-            lambda namespace: namespace.begin_batch(
+            lambda namespace: namespace.batches.begin(
                 [self.into], series=SERIES, number=1, lock_timeout_s=LOCK_TIMEOUT_S
             )
         )
@@ -188,7 +188,7 @@ class Compaction:
         manifest = self.manifest(covered.mark, rows)
         try:
             attached = self.place.call(
-                lambda namespace: namespace.attach_batch(
+                lambda namespace: namespace.batches.attach(
                     plan, segments, properties={PROPERTY: manifest.encode()}, lock_timeout_s=LOCK_TIMEOUT_S
                 )
             )
@@ -217,7 +217,7 @@ class Compaction:
             parts=covered.parts,
         )
 
-    def manifest(self, mark: Mark, rows: int) -> SnapshotManifest:
+    def manifest(self, mark: ReadMark, rows: int) -> SnapshotManifest:
         """The manifest of the snapshot."""
         return SnapshotManifest(
             mark=mark, key=self.key, drops_tombstones=self.drops_tombstones, base=self.base, rows=rows
@@ -240,7 +240,7 @@ class Compaction:
             PipelineError: There is nothing to compact, or the log was truncated.
         """
         before: list[tuple[str, Position, Position]] = []
-        mark: Mark | None = None
+        mark: ReadMark | None = None
         source = self.place.log(self.log)
         end = source.tail()
         if self.base is None:
@@ -278,15 +278,15 @@ class Compaction:
                 " snapshot as the base, or allow it"
             )
 
-    def _mark_at(self, end: Position) -> Mark:
-        def last(namespace: dlog.blocking.Namespace) -> Mark:
+    def _mark_at(self, end: Position) -> ReadMark:
+        def last(namespace: dlog.blocking.Namespace) -> ReadMark:
             ledgers = {each.segment_seqno: each.ledger_id for each in namespace.segments(self.log)}
             at = dlog.DLSN(end.segment, end.entry, end.slot)
             with namespace.open_reader(self.log, start=at, follow=False) as reader:
                 batch = reader.read_batch(1)
             if not batch or batch.first_dlsn != at or end.segment not in ledgers:
                 raise PipelineError(f"log {self.log!r}: its last record was truncated just now; try again")
-            return Mark(
+            return ReadMark(
                 source=self.place.uri,
                 log=self.log,
                 position=end,
@@ -321,11 +321,11 @@ class Compaction:
     def _abandon(self, plan: BatchPlan, segments: Sequence[DetachedSegment]) -> None:
         try:
             self.place.call(
-                lambda namespace: namespace.abandon_batch(plan, segments, lock_timeout_s=LOCK_TIMEOUT_S)
+                lambda namespace: namespace.batches.abandon(plan, segments, lock_timeout_s=LOCK_TIMEOUT_S)
             )
         except dlog.DLogError as exc:
             logger.warning("%d segments are left, which `dlog log orphans` deletes: %s", len(segments), exc)
 
-    def tell(self, step: str, mark: Mark, rows: int) -> None:
+    def tell(self, step: str, mark: ReadMark, rows: int) -> None:
         """Report progress."""
         self.report(Progress(pipeline="compact", log=self.log, step=f"{step}, through {mark}", records=rows))

@@ -22,7 +22,7 @@ import attrs
 
 from spark_integration.errors import PipelineError
 from spark_integration.offsets import position_from_list
-from spark_integration.pipelines.marks import Mark
+from spark_integration.pipelines.marks import ReadMark
 
 PROPERTY = "dlog.snapshot"
 SERIES = "compact"  # of the one batch of a snapshot log
@@ -31,9 +31,9 @@ VERSION = 1
 
 @attrs.frozen(kw_only=True)
 class SnapshotManifest:
-    """What a snapshot is of."""
+    """The source and the rules of a snapshot."""
 
-    mark: Mark  # up to where it covers its source
+    mark: ReadMark  # up to where it covers its source
     key: str
     drops_tombstones: bool
     base: str | None  # the snapshot that it was made from, with later records of the source
@@ -94,7 +94,7 @@ def decode_manifest(name: str, text: str) -> SnapshotManifest:
             raise ValueError("a number is no number")
         ledger_id, sequence, rows = numbers
         return SnapshotManifest(
-            mark=Mark(
+            mark=ReadMark(
                 source=str(found["source"]),
                 log=str(found["log"]),
                 position=position_from_list(found["position"]),

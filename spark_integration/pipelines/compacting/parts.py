@@ -54,7 +54,7 @@ def write_rows(target: WriteTarget, number: int, rows: Iterable[Row]) -> Written
         first: Order | None = None
         last: Order = (-1, -1, -1, -1)
         left = iter(rows)
-        with namespace.open_detached_segment(target.plan, target.into) as writer:
+        with namespace.batches.open_segment(target.plan, target.into) as writer:
             while some := list(islice(left, ROWS_AT_ONCE)):
                 places: list[Order] = [row[:4] for row in some]
                 _check_ascending([last, *places])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class Wanted:
-    """What a snapshot has."""
+    """The records and the rules that make a snapshot."""
 
     uri: str
     options: Mapping[str, str]

@@ -10,7 +10,6 @@ Source: our own; docs/pipelines.md, docs/bulk.md.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ import attrs
 import dlog
 import dlog.blocking
 from dlog.bulk import BatchOvertakenError, BatchPlan, DetachedSegment
+from ledger.runtime.log_lines import get_logger
 from spark_integration.errors import PipelineError, SparkDlogError
 from spark_integration.measuring import Measures
 from spark_integration.offsets import BEFORE_EVERYTHING, Position
@@ -36,14 +36,14 @@ from spark_integration.planning import Range
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 LOCK_TIMEOUT_S = 10.0
 OVERTAKEN_MAX = 5  # steps in a row of one log that another writer was faster than
 
 
 @attrs.frozen(kw_only=True)
 class CopiedLog:
-    """What a copy did to one log."""
+    """The result of a copy for one log."""
 
     log: str
     into: str
@@ -216,7 +216,7 @@ class _Copier:
         """Plan the next step of a log; None if all is copied."""
         self.target.call(lambda namespace: namespace.create_log(log.into, exist_ok=True))
         for _ in range(OVERTAKEN_MAX):
-            properties = self.target.call(lambda namespace: namespace.properties(log.into))
+            properties = self.target.call(lambda namespace: namespace.properties.get(log.into))
             note = decode_note(log.into, properties.values)
             start = self._start(log, note)
             if log.records_total is None:
@@ -279,7 +279,7 @@ class _Copier:
         note = self._note_after(log, step, parts, segments)
         try:
             attached = self.target.call(
-                lambda namespace: namespace.attach_batch(
+                lambda namespace: namespace.batches.attach(
                     step.plan, segments, properties={PROPERTY: note.encode()}, lock_timeout_s=LOCK_TIMEOUT_S
                 )
             )
@@ -319,7 +319,7 @@ class _Copier:
             return
         try:
             self.target.call(
-                lambda namespace: namespace.abandon_batch(plan, segments, lock_timeout_s=LOCK_TIMEOUT_S)
+                lambda namespace: namespace.batches.abandon(plan, segments, lock_timeout_s=LOCK_TIMEOUT_S)
             )
         except dlog.DLogError as exc:
             logger.warning("%d segments are left, which `dlog log orphans` deletes: %s", len(segments), exc)
@@ -340,4 +340,4 @@ class _Copier:
 
 def _begin_batch(namespace: dlog.blocking.Namespace, *, into: str, note: CopyNote | None) -> BatchPlan | None:
     number = 1 if note is None else note.batch + 1
-    return namespace.begin_batch([into], series=SERIES, number=number, lock_timeout_s=LOCK_TIMEOUT_S)
+    return namespace.batches.begin([into], series=SERIES, number=number, lock_timeout_s=LOCK_TIMEOUT_S)

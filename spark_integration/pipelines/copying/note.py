@@ -22,7 +22,7 @@ import attrs
 
 from spark_integration.errors import PipelineError
 from spark_integration.offsets import Position, position_from_list
-from spark_integration.pipelines.marks import Mark
+from spark_integration.pipelines.marks import ReadMark
 
 PROPERTY = "dlog.copy"
 SERIES = "copy"  # of the batches of a copied log
@@ -58,9 +58,9 @@ class CopyNote:
         )
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> ReadMark:
         """Up to where the source is copied."""
-        return Mark(
+        return ReadMark(
             source=self.source,
             log=self.log,
             position=self.position,

@@ -58,8 +58,9 @@ def copy_part(task: CopyTask) -> CopiedPart:
 
 def _copy(target: dlog.blocking.Namespace, task: CopyTask) -> CopiedPart:
     sequence = None
-    with target.open_detached_segment(task.plan, task.into) as writer:
+    with target.batches.open_segment(task.plan, task.into) as writer:
         for batch in task.source.log(task.log).read_range(task.range, records_max=RECORDS_MAX):
-            writer.append_many(list(batch.payloads()), txids=batch.txids)
+            keys, headers = (batch.keys(), batch.headers()) if batch.has_attributes else (None, None)
+            writer.append_many(list(batch.payloads()), txids=batch.txids, keys=keys, headers=headers)
             sequence = batch.sequence_ids[-1] + 1
     return CopiedPart(segment=writer.result, sequence=sequence)

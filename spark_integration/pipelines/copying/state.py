@@ -43,19 +43,19 @@ class StateCopy:
             PipelineError: The log is no copy.
             dlog.DLogError: A step failed; the next run repeats it.
         """
-        stored = self.target.call(lambda namespace: namespace.properties(self.into)).values
+        stored = self.target.call(lambda namespace: namespace.properties.get(self.into)).values
         there = self.target.call(lambda namespace: namespace.describe_log(self.into))
         note = decode_note(self.into, stored)
         if note is None and there.segments:
             raise not_a_copy(self.into, self.target)
-        wanted = self.source.call(lambda namespace: namespace.properties(self.log)).values
+        wanted = self.source.call(lambda namespace: namespace.properties.get(self.log)).values
         changes: dict[str, str | None] = {
             name: text
             for name, text in wanted.items()
             if (name in LAYOUT or not name.startswith(OWN)) and stored.get(name) != text
         }
         if changes:
-            self.target.call(lambda namespace: namespace.change_properties(self.into, changes))
+            self.target.call(lambda namespace: namespace.properties.change(self.into, changes))
         if cursors and note is not None:
             self._take_cursors(note)
         if there.is_sealed:

@@ -1,7 +1,7 @@
 """The verification of whole namespaces: every replica of every entry, in parallel.
 
 Inside: the report, the tasks, the run. Not inside: the check of a range of entries (``dlog``'s
-``Namespace.verify_entries``). Entry point: ``verify_logs``.
+``Namespace.repair.verify_entries``). Entry point: ``verify_logs``.
 """
 
 from spark_integration.pipelines.verifying.report import VerificationSummary

@@ -56,7 +56,7 @@ def verify_part(task: VerifyTask) -> VerifiedPart:
     try:
         return VerifiedPart(
             found=task.place.call(
-                lambda namespace: namespace.verify_entries(
+                lambda namespace: namespace.repair.verify_entries(
                     task.log, task.segment, first_entry_id=task.first, last_entry_id=task.last
                 ),
             )

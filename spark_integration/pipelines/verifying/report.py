@@ -11,7 +11,7 @@ summary::
     {"kind": "summary", "logs": 1, "segments": 7, "is_sound": false, ...}
 
 Inside: the values and their lines, what makes a segment done, what is checked between segments. Not inside:
-the file (``report_file``). Pure.
+the file (``verifier``). Pure.
 
 Source: our own; docs/pipelines.md.
 """
@@ -109,7 +109,7 @@ def joined(described: SegmentDescription, parts: Sequence[EntryVerification]) ->
 
 @attrs.frozen(kw_only=True)
 class LogReport:
-    """What is wrong between the segments of a log, or with the log as a whole."""
+    """The faults between the segments of a log, or of the log as a whole."""
 
     log: str
     segments: int

@@ -1,6 +1,6 @@
 """The verification of logs: their segments in rounds of tasks, and the report after each round.
 
-Inside: which segments, the rounds, the report. Not inside: the check of a range (``parts``), the lines
+Inside: which segments, the rounds, the report's file. Not inside: the check of a range (``parts``), the lines
 (``report``).
 Always: nothing is changed; a segment is in the report only if all of it was read; the summary is the last
 line, and is written only when every segment is in the report.
@@ -10,7 +10,10 @@ Source: our own; docs/pipelines.md.
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +40,6 @@ from spark_integration.pipelines.verifying.report import (
     parse_report,
     summary_of,
 )
-from spark_integration.pipelines.verifying.report_file import ReportFile, open_report_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -211,3 +213,49 @@ def _unusable(log: str, evidence: str) -> LogReport:
 
 def _error_in(parts: Sequence[VerifiedPart]) -> str | None:
     return next((part.error for part in parts if part.error is not None), None)
+
+
+class ReportFile:
+    """The file of a report: lines are appended, and synced before they count. ``open_report_file`` makes it.
+
+    A line that a crash cut is removed before the next one is written; one program at a time writes the file.
+    """
+
+    def __init__(self, descriptor: int, lines: list[str]) -> None:
+        self._descriptor = descriptor
+        self.lines = lines  # that were there when it was opened
+
+    def append(self, lines: Iterable[str]) -> None:
+        """Add lines, given without their ends. They are durable when this returns.
+
+        Raises:
+            OSError: The disk is full, or failed. A part of the lines may be there.
+        """
+        data = "".join(f"{line}\n" for line in lines).encode()
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+        os.fsync(self._descriptor)
+
+
+@contextmanager
+def open_report_file(path: str | Path) -> Iterator[ReportFile]:
+    """Open a report for the duration of the block; make it if it does not exist.
+
+    Raises:
+        PipelineError: Another program has it open.
+        OSError: It cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PipelineError(f"{path}: another verification writes this report") from None
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            os.ftruncate(descriptor, len(whole))
+        yield ReportFile(descriptor, whole.decode(errors="replace").splitlines())
+    finally:
+        os.close(descriptor)

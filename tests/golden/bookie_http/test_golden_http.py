@@ -1,5 +1,8 @@
 """The requests that were sent to Apache's bookie, sent to ours over a socket: status and JSON keys agree."""
 
+# covers: bookie/http/routes/config.py
+# covers: bookie/http/routes/disks.py
+
 from __future__ import annotations
 
 import json
@@ -123,6 +126,7 @@ async def replay(url: str, name: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 async def test_every_request_has_the_status_and_the_keys_of_apaches_bookie(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,8 +18,8 @@ import pytest
 import trio
 
 from bookie.auth.authentication import AuthRefusedError, AuthStep
+from bookie.bookie import Bookie, open_bookie
 from bookie.journal.files import JournalConfig
-from bookie.main import Bookie, open_bookie
 from bookie.requests.session import Rights
 from bookie.server.config import ServerConfig
 from bookie.storage.config import StorageConfig
@@ -165,6 +165,7 @@ class Replay:
         return None if ours == theirs else f"ours says {ours.reply}, Java's {theirs.reply}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
 async def test_our_bookie_answers_as_java_does(capture: Path, tmp_path: Path) -> None:
     lines = lines_of(capture)

@@ -27,6 +27,7 @@ def test_a_shipped_configuration_starts(name: str) -> None:
     assert config.directories.ledger
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", DOCUMENTED)
 def test_a_documented_line_is_no_reason_to_refuse(line: str) -> None:
     key = line.partition("=")[0]

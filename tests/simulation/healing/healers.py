@@ -21,6 +21,7 @@ import trio
 from bookie.cluster.autorecovery import keep_running
 from ledger.catalog.paths import UNDERREPLICATION_LEDGERS, UNDERREPLICATION_LOCKS
 from ledger.client import LedgerClient, open_ledger_client
+from ledger.context import ClientSeams
 from ledger.metadata_store.errors import StoreUnreachableError
 from ledger.metadata_store.sessions.renewing_store import RenewingStore
 from ledger.metadata_store.store import ANY_VERSION, Check, MetadataStore, Operation
@@ -171,8 +172,7 @@ async def heal_beside(
                 lambda address: world.network.dial(node, address),
                 client_config(2),
                 root=ROOT,
-                rng=rng,
-                wall_ms=machine.wall_ms,
+                seams=ClientSeams(rng=rng, wall_ms=machine.wall_ms),
             ) as client,
         ):
             config = world.shape.replication_config()

@@ -47,6 +47,7 @@ FOUND_AT = {
 }
 
 
+@pytest.mark.slow
 def test_one_world_with_auto_recovery_holds() -> None:
     tally = play_seeds(HEALING, [4])
     assert tally.failed == []

@@ -18,11 +18,12 @@ import trio
 
 from ledger.catalog.paths import AVAILABLE, COOKIES, Layout, ledger_id_of, ledger_path, underreplicated_id_of
 from ledger.client import open_ledger_client
+from ledger.context import ClientSeams
 from ledger.decommission import decommission_bookie
 from ledger.errors import LedgerError
 from ledger.fragments import entry_lists
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.metadata_store.errors import NamespaceError
+from ledger.metadata_store.errors import MetadataError
 from ledger.metadata_store.memory import MemorySession
 from ledger.metadata_store.store import Node as StoredNode
 from ledger.replication import AutoRecovery
@@ -171,12 +172,13 @@ class HealWorld(World):
                     lambda address: self.network.dial(node, address),
                     client_config(2),
                     root=ROOT,
-                    rng=random.Random(f"remover {bookie} {self.shape.seed}"),
-                    wall_ms=self.wall_ms,
+                    seams=ClientSeams(
+                        rng=random.Random(f"remover {bookie} {self.shape.seed}"), wall_ms=self.wall_ms
+                    ),
                 ) as client:
                     await decommission_bookie(client.context, store, bookie)
                     break
-            except (LedgerError, NamespaceError) as exc:
+            except (LedgerError, MetadataError) as exc:
                 self.trace.note(node.name, f"{type(exc).__name__}: {exc}"[:300])
             finally:
                 store.abandon()
@@ -347,8 +349,7 @@ class HealWorld(World):
             lambda address: self.network.dial(node, address),
             client_config(2),
             root=ROOT,
-            rng=random.Random(f"closer {self.shape.seed}"),
-            wall_ms=self.wall_ms,
+            seams=ClientSeams(rng=random.Random(f"closer {self.shape.seed}"), wall_ms=self.wall_ms),
         ) as client:
             deadline = self.now() + REST_S_MAX / 4
             for ledger_id in sorted(self._metadata):
@@ -356,7 +357,7 @@ class HealWorld(World):
                     try:
                         async with await client.open(ledger_id, password=self.shape.password):
                             break
-                    except (LedgerError, NamespaceError):
+                    except (LedgerError, MetadataError):
                         await trio.sleep(1)
 
     async def _comes_to_rest(self) -> bool:

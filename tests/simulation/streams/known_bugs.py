@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import attrs
 
-from dlog.operations.administration import LogAdministration
+from dlog.context import NamespaceContext
+from dlog.operations import administration
 from dlog.promotion import nodes as promotion_nodes
 from dlog.promotion import promoter, steps
 from dlog.promotion.promoter import Promoter
@@ -28,14 +29,16 @@ from dlog.testing.history import Rule
 from dlog.write import segment_lifecycle, space
 from dlog.write.log_writer import LogWriter
 from dlog.write.writer_shell import WriterShell
+from ledger.client import LedgerClient
 from ledger.metadata import LedgerMetadata
-from ledger.metadata_store.store import ANY_VERSION, MetadataStore
+from ledger.metadata_store.store import ANY_VERSION
 from ledger.replication_asked import AskedReplication
 from ledger.write.handle import WriteHandle
-from namespace import cursor_nodes, paths, segment_nodes
+from namespace import cursor_nodes, segment_nodes
 from namespace.cursor_nodes import Cursor
 from namespace.dlsn import DLSN
 from namespace.log_metadata import LogMetadata
+from namespace.log_nodes import LogNodes
 from namespace.segments import truncation
 from namespace.segments.segment import LogSegment
 from tests.simulation.faults import KINDS
@@ -127,12 +130,10 @@ def _maxtxid_ahead() -> Iterator[None]:
     # Starting a segment stores its first transaction id, although no record has it yet.
     original = segment_nodes.start_segment
 
-    async def start_segment(
-        store: MetadataStore, metadata: LogMetadata, segment: LogSegment, **options: Any
-    ) -> LogMetadata:
-        after = await original(store, metadata, segment, **options)
-        path = paths.max_txid_path(metadata.namespace_path, metadata.log_name)
-        stat = await store.put(path, b"%d" % segment.first_txid)
+    async def start_segment(metadata: LogMetadata, segment: LogSegment, **options: Any) -> LogMetadata:
+        after = await original(metadata, segment, **options)
+        log = metadata.log
+        stat = await log.store.put(log.max_txid_path, b"%d" % segment.first_txid)
         return attrs.evolve(after, max_txid=segment.first_txid, max_txid_version=stat.version)
 
     with patch.object(segment_lifecycle, "start_segment", start_segment):
@@ -196,17 +197,14 @@ class _KeepsLedgers:
     operators=2,
 )
 def _ledgers_left() -> Iterator[None]:
-    original = LogAdministration._delete_log
+    original = administration._delete
 
-    async def delete_log(self: LogAdministration, *arguments: Any) -> None:
-        client = self._client
-        self._client = _KeepsLedgers(client)  # type: ignore[assignment]
-        try:
-            await original(self, *arguments)
-        finally:
-            self._client = client
+    async def delete(context: NamespaceContext, *arguments: Any) -> None:
+        await original(
+            attrs.evolve(context, client=cast(LedgerClient, _KeepsLedgers(context.client))), *arguments
+        )
 
-    with patch.object(LogAdministration, "_delete_log", delete_log):
+    with patch.object(administration, "_delete", delete):
         yield
 
 
@@ -218,11 +216,9 @@ def _ledgers_left() -> Iterator[None]:
     readers=3,
 )
 def _unconditional_commit() -> Iterator[None]:
-    async def advance_cursor(
-        store: MetadataStore, namespace_path: str, cursor: Cursor, position: DLSN, **_: object
-    ) -> Cursor:
-        path = paths.subscriber_path(namespace_path, cursor.log, cursor.name)
-        stat = await store.put(path, position.to_text().encode(), expected=ANY_VERSION)
+    async def advance_cursor(log: LogNodes, cursor: Cursor, position: DLSN, **_: object) -> Cursor:
+        path = log.subscriber_path(cursor.name)
+        stat = await log.store.put(path, position.to_text().encode(), expected=ANY_VERSION)
         return attrs.evolve(cursor, position=position, version=stat.version)
 
     with patch.object(cursor_nodes, "advance_cursor", advance_cursor):
@@ -245,10 +241,10 @@ def _cursors_asked_too_early() -> Iterator[None]:
     asked: dict[tuple[object, str], list[Cursor]] = {}
     original = cursor_nodes.list_cursors
 
-    async def list_cursors(store: MetadataStore, namespace_path: str, log: str) -> list[Cursor]:
-        key = store, log
+    async def list_cursors(log: LogNodes) -> list[Cursor]:
+        key = log.store, log.name
         if key not in asked:
-            asked[key] = await original(store, namespace_path, log)
+            asked[key] = await original(log)
         return asked[key]
 
     with patch.object(space, "list_cursors", list_cursors):
@@ -268,8 +264,8 @@ def _cursors_asked_too_early() -> Iterator[None]:
     pause_s=0.02,
 )
 def _once_per_writer() -> Iterator[None]:
-    async def append_once(self: LogWriter, payload: bytes, *, txid: int) -> DLSN:
-        return await self.append(payload, txid=max(txid, self.last_txid))
+    async def append_once(self: LogWriter, payload: bytes, *, txid: int, **options: Any) -> DLSN:
+        return await self.append(payload, txid=max(txid, self.last_txid), **options)
 
     with patch.object(LogWriter, "append_once", append_once):
         yield

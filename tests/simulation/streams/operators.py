@@ -37,11 +37,11 @@ class OperatorProcess(StreamProcess):
                 purged = await self.do("purge", partial(namespace.purge_log, log))
                 world.counts["purged segment"] += len(purged)
             case "retain":
-                given_up = await self.do("retain", partial(namespace.retain_log, log))
+                given_up = await self.do("retain", partial(namespace.retention.apply, log))
                 world.counts["segment given up"] += len(given_up)
             case "heal":
                 keep = datetime.timedelta(seconds=rng.choice([0, 0, 3]))
-                healed = await self.do("heal", partial(namespace.heal_log, log, keep=keep))
+                healed = await self.do("heal", partial(namespace.repair.heal, log, keep=keep))
                 world.counts["segment healed"] += len(healed)
             case "place cursor":
                 position = some_position(self)

@@ -6,16 +6,19 @@ Inside: ``StreamProcess``. Not inside: what it does (``writers``, ``readers``, `
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import trio
 
+from dlog.context import FixedLocation, LogLocation, NamespaceContext
 from dlog.errors import CorruptLogError, DLogError, LogMetadataError
 from dlog.namespace_handle import Namespace
+from dlog.promotion.location import promotable
 from dlog.testing.history import LogHistory
 from ledger.client import LedgerClient
+from ledger.ledger_spec import LedgerSpec
 from ledger.metadata_store.errors import StoreUnreachableError
 from ledger.metadata_store.sessions.renewing_store import RenewingStore
 from ledger.metadata_store.store import MetadataStore, SessionState
@@ -117,8 +120,10 @@ def namespace_of(
 ) -> Namespace:
     """The namespace of a process; with ``promotes`` the one whose logs are promoted to it."""
 
-    def opened(uri: str, path: str, open_target: Callable[[str], Awaitable[Namespace]] | None) -> Namespace:
-        return Namespace(
+    def opened(
+        uri: str, path: str, locate: Callable[[NamespaceContext, str], LogLocation]
+    ) -> NamespaceContext:
+        return NamespaceContext(
             uri,
             store,
             client,
@@ -126,26 +131,26 @@ def namespace_of(
             world.stream_config,
             client_id=client_id,
             wall_ms=wall_ms,
-            open_target=open_target,
+            locate=locate,
         )
 
-    target = opened(TARGET_URI, STREAMS, None)
+    target = opened(TARGET_URI, STREAMS, FixedLocation)
     if not world.shape.promotes:
-        return target
+        return Namespace(target)
 
-    async def open_target(uri: str) -> Namespace:
+    async def open_context(uri: str) -> NamespaceContext:
         assert uri == TARGET_URI
         return target
 
-    return opened(SOURCE_URI, SOURCE, open_target)
+    return Namespace(opened(SOURCE_URI, SOURCE, promotable(open_context)))
 
 
 def watch_ledgers(world: StreamWorld, name: str, client: LedgerClient) -> None:
     """Record the entries of every ledger that this client creates, for the rules of ledgers."""
-    create = client.create
+    create = client.create_from
 
-    async def watched(**arguments: Any) -> WriteHandle:
-        handle = await create(**arguments)
+    async def watched(spec: LedgerSpec, **arguments: Any) -> WriteHandle:
+        handle = await create(spec, **arguments)
         submit = handle.submit
 
         def noted(payload: bytes, *, hold: bool = False) -> int:
@@ -159,4 +164,4 @@ def watch_ledgers(world: StreamWorld, name: str, client: LedgerClient) -> None:
         return handle
 
     patched: Any = client
-    patched.create = watched
+    patched.create_from = watched

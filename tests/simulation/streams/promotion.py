@@ -21,12 +21,13 @@ import attrs
 import trio
 
 from dlog.namespace_handle import Namespace
+from dlog.promotion import nodes as promotion_nodes
 from dlog.promotion import promoter
 from dlog.promotion.record import SourcePhase, SourceRecord, decode_source
 from ledger.metadata_store.store import Node as StoredNode
-from namespace import paths
 from namespace.log_metadata import LAYOUT_VERSION
 from namespace.segments.segment import LogSegment, TruncationStatus, decode_segment, is_segment_name
+from tests.fakes.log_paths import paths_of
 from tests.simulation.streams.process import SOURCE, STREAMS, TARGET_URI, StreamProcess
 
 if TYPE_CHECKING:
@@ -41,16 +42,16 @@ class PromoterProcess(StreamProcess):
         await self.pause(rng.uniform(0.2, 2.5))
         if world.is_ending:
             return
-        status = await self.do("ask for the promotion", partial(namespace.promotion, log))
+        status = await self.do("ask for the promotion", partial(namespace.promotion.status, log))
         if status is None:
-            await self._do_for_a_while("promote", partial(namespace.promote_log, log, TARGET_URI))
+            await self._do_for_a_while("promote", partial(namespace.promotion.promote, log, TARGET_URI))
         elif status.phase == SourcePhase.DONE.value:
             if not status.is_purged and rng.random() < 0.4:
-                await self._do_for_a_while("purge promoted log", partial(namespace.purge_promoted_log, log))
+                await self._do_for_a_while("purge promoted log", partial(namespace.promotion.purge, log))
         elif status.phase == SourcePhase.UNDOING.value or rng.random() < 0.5:
-            await self._do_for_a_while("undo promotion", partial(namespace.undo_promotion, log))
+            await self._do_for_a_while("undo promotion", partial(namespace.promotion.undo, log))
         else:
-            await self._do_for_a_while("resume promotion", partial(namespace.promote_log, log))
+            await self._do_for_a_while("resume promotion", partial(namespace.promotion.promote, log))
 
     async def _do_for_a_while(self, what: str, call: Callable[[], Awaitable[object]]) -> None:
         """Often the operator interrupts what it began; another call goes on with it, or undoes it."""
@@ -69,15 +70,15 @@ class PromoterProcess(StreamProcess):
 
 async def settle(namespace: Namespace, log: str, rng: random.Random) -> None:
     """Resume or undo an interrupted promotion. Faults have stopped."""
-    status = await namespace.promotion(log)
+    status = await namespace.promotion.status(log)
     if status is None or status.phase == SourcePhase.DONE.value:
         return
     if status.phase == SourcePhase.UNDOING.value or (
         status.phase == SourcePhase.COPYING.value and rng.random() < 0.5
     ):
-        await namespace.undo_promotion(log)
+        await namespace.promotion.undo(log)
     else:
-        await namespace.promote_log(log)
+        await namespace.promotion.promote(log)
 
 
 # --- rules ---
@@ -123,16 +124,16 @@ class Sides:
         return self.world.tree.value_now(path)
 
     def version(self, namespace_path: str, log: str) -> bytes | None:
-        node = self._value(paths.version_path(namespace_path, log))
+        node = self._value(paths_of(namespace_path, log).version_path)
         return None if node is None else node.value
 
     def record(self, log: str) -> SourceRecord | None:
-        path = paths.promoted_to_path(SOURCE, log)
+        path = promotion_nodes.moved_to_path(paths_of(SOURCE, log))
         node = self._value(path)
         return None if node is None else decode_source(node.value, node.stat.version, path)
 
     def segments(self, namespace_path: str, log: str) -> Iterator[LogSegment]:
-        parent = paths.segments_path(namespace_path, log)
+        parent = paths_of(namespace_path, log).segments_path
         node = self.world.tree._nodes.get(parent)
         for name in sorted(() if node is None else node.children):
             found = self._value(f"{parent}/{name}")
@@ -143,7 +144,7 @@ class Sides:
         """Judge a change of any node of a log."""
         world = self.world
         for side in (SOURCE, STREAMS):
-            if path == paths.version_path(side, log):
+            if path == paths_of(side, log).version_path:
                 complaint = at_most_one_side_takes_records(
                     self.version(SOURCE, log), self.version(STREAMS, log)
                 )
@@ -153,7 +154,7 @@ class Sides:
                 segment = decode_segment(before.value)
                 if all(each.ledger_id != segment.ledger_id for each in self.segments(side, log)):
                     self._deleted(side, log, segment)
-        if path == paths.promoted_to_path(SOURCE, log) and after is not None:
+        if path == promotion_nodes.moved_to_path(paths_of(SOURCE, log)) and after is not None:
             record = decode_source(after.value, 0, path)
             world.trace.note("store", f"{log}: {record}"[:200])
             if record.phase is SourcePhase.DONE and not record.is_purged:
@@ -162,7 +163,7 @@ class Sides:
     @staticmethod
     def _is_segment(side: str, log: str, path: str) -> bool:
         parent, _, name = path.rpartition("/")
-        return parent == paths.segments_path(side, log) and is_segment_name(name)
+        return parent == paths_of(side, log).segments_path and is_segment_name(name)
 
     def ledger_deleted(self, log: str, ledger_id: int) -> None:
         """Judge the deletion of a ledger that a segment names."""

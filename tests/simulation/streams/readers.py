@@ -16,9 +16,11 @@ from dlog.namespace_handle import Namespace
 from dlog.read.log_reader import LogReader
 from dlog.read.positioning import EARLIEST, LATEST, Start
 from dlog.testing.history import LogHistory, ReaderHistory, Rule
+from ledger.causes import cause_of
 from namespace.dlsn import DLSN
 from tests.simulation.clients import OperationEndedError
 from tests.simulation.streams.process import StreamProcess
+from tests.simulation.streams.rules import a_record_has_its_key_and_headers
 
 if TYPE_CHECKING:
     from tests.simulation.streams.world import StreamWorld
@@ -100,6 +102,9 @@ class LogReaderProcess(StreamProcess):
                     if history is None or self._is_of_a_ruin(history.log, record):
                         history = self._history_of(record, first)
                     self._check_life(history.log, record)
+                    complaint = a_record_has_its_key_and_headers(record)
+                    if complaint is not None:
+                        world.violate(a_record_has_its_key_and_headers.__name__, f"{self.name}: {complaint}")
                     history.returned(record)
                     self._history, self.position = history, record.dlsn.next_slot()
                     world.counts["record read"] += 1
@@ -134,7 +139,7 @@ class LogReaderProcess(StreamProcess):
             await self.do(f"commit {cursor} at {position}", reader.commit)
             self.world.counts["cursor commit"] += 1
         except OperationEndedError as exc:
-            if isinstance(exc.__cause__, DLogError):
+            if isinstance(cause_of(exc), DLogError):
                 self.world.counts["cursor commit refused"] += 1
 
     def _history_of(self, record: Record, start: DLSN | None) -> ReaderHistory:

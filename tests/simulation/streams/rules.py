@@ -8,12 +8,14 @@ Always: a rule uses the decoded nodes and the requests of clients, no decision o
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import attrs
 
 from dlog.errors import RecordOutcome
+from dlog.format.record import Record
 from dlog.testing.history import Submission
 from ledger.metadata import LedgerMetadata
 from namespace.dlsn import DLSN
@@ -164,3 +166,19 @@ def a_reopened_writer_is_behind_every_durable_record(last_txid: int, durable: Se
     """Judges a reopening that returned, by the transaction ids that were durable before it began."""
     missed = [txid for txid in durable if txid > last_txid]
     return f"it goes on behind txid {last_txid}, but {max(missed)} was durable" if missed else None
+
+
+def attributes_for(payload: bytes) -> tuple[bytes | None, dict[str, bytes]]:
+    """The key and headers that writers give a record with this payload; every third record has any."""
+    number = zlib.crc32(payload)
+    if number % 3:
+        return None, {}
+    key = b"k%d" % number if number % 2 else None
+    return key, {"payload": b"%d" % number, "size": b"%d" % len(payload)}
+
+
+def a_record_has_its_key_and_headers(record: Record) -> str | None:
+    """A record has the key and headers that it was written with."""
+    if (record.key, dict(record.headers)) == attributes_for(record.payload):
+        return None
+    return f"{record.dlsn} has the key {record.key!r} and the headers {dict(record.headers)}"

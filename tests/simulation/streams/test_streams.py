@@ -40,6 +40,7 @@ PROMOTER = "crash of a promoter"
 LOST_SESSIONS = ("session expiry", "sleeping writer", "partition from the store")
 
 
+@pytest.mark.slow
 def test_one_world_of_logs_holds() -> None:
     tally = play_seeds(STREAMS, [3])
     assert tally.failed == []

@@ -23,10 +23,11 @@ from dlog.read.positioning import EARLIEST
 from dlog.testing.history import History, LogHistory
 from ledger.catalog.paths import ledger_id_of
 from ledger.client import open_ledger_client
+from ledger.context import ClientSeams
 from ledger.metadata_store.store import Node as StoredNode
-from namespace import paths
 from namespace.dlsn import DLSN
 from namespace.segments.segment import LogSegment, TruncationStatus, decode_segment, is_segment_name
+from tests.fakes.log_paths import paths_of
 from tests.simulation.bookies import ROOT
 from tests.simulation.clients import ClientProcess, client_config
 from tests.simulation.shape import Shape
@@ -40,6 +41,7 @@ from tests.simulation.streams.rules import (
     Requests,
     View,
     a_cursor_moves_forward_to_a_commit,
+    a_record_has_its_key_and_headers,
     a_segment_moves_only_to_a_complete_copy,
     a_truncation_marks_every_segment_before_it,
     only_truncated_ledgers_are_deleted,
@@ -136,7 +138,7 @@ class StreamWorld(World):
             self.deleted.add(ledger_id)
             self._ledger_deleted(ledger_id)
         for log in self.logs:
-            root = paths.log_root_path(STREAMS, log)
+            root = paths_of(STREAMS, log).root_path
             if self.shape.promotes:
                 self.sides.node_changed(log, path, before, after)
             elif path == root and after is None:
@@ -145,9 +147,9 @@ class StreamWorld(World):
                 self.logs_history.log(log)
                 self.logs_history.deleted(log)
                 self.ruins.pop(log, None)
-            elif path.startswith(f"{paths.segments_path(STREAMS, log)}/"):
+            elif path.startswith(f"{paths_of(STREAMS, log).segments_path}/"):
                 self._segment_changed(log, path, before, after)
-            elif path.startswith(f"{paths.subscribers_path(STREAMS, log)}/"):
+            elif path.startswith(f"{paths_of(STREAMS, log).subscribers_path}/"):
                 self._cursor_changed(log, path, before, after)
 
     def _segment_changed(
@@ -221,7 +223,7 @@ class StreamWorld(World):
         return {segment.ledger_id: segment for segment in self._segments_now(log)}
 
     def _segments_now(self, log: str) -> Iterator[LogSegment]:
-        parent = paths.segments_path(STREAMS, log)
+        parent = paths_of(STREAMS, log).segments_path
         node = self.tree._nodes.get(parent)
         for name in sorted(() if node is None else node.children):
             found = self.tree.value_now(f"{parent}/{name}")
@@ -230,7 +232,7 @@ class StreamWorld(World):
 
     def cursors_now(self, log: str) -> Mapping[str, DLSN]:
         """The cursors in the store."""
-        parent = paths.subscribers_path(STREAMS, log)
+        parent = paths_of(STREAMS, log).subscribers_path
         node = self.tree._nodes.get(parent)
         found = {name: self.tree.value_now(f"{parent}/{name}") for name in (node.children if node else ())}
         return {
@@ -290,9 +292,12 @@ class StreamWorld(World):
         first_left = (await namespace.describe_log(log)).first_dlsn
         async with namespace.open_reader(log, start=EARLIEST, follow=False) as reader:
             records = [record async for record in reader]
-        verification = await namespace.verify_log(log)
+        verification = await namespace.repair.verify(log)
         if verification.problem is not None:
             self.violate("a_log_is_sound_at_the_end", f"{log}: {verification.problem}")
+        for record in records:
+            if (complaint := a_record_has_its_key_and_headers(record)) is not None:
+                self.violate(a_record_has_its_key_and_headers.__name__, f"{log}: {complaint}")
         self.life(log).judge(records, first_left)  # the judgement of a ruin counts for nothing
 
     @asynccontextmanager
@@ -305,8 +310,7 @@ class StreamWorld(World):
             lambda address: self.network.dial(node, address),
             client_config(2),
             root=ROOT,
-            rng=random.Random(f"judge {self.shape.seed}"),
-            wall_ms=self.wall_ms,
+            seams=ClientSeams(rng=random.Random(f"judge {self.shape.seed}"), wall_ms=self.wall_ms),
         ) as client:
             watch_ledgers(self, "judge", client)
             yield namespace_of(self, store, client, client_id="judge", wall_ms=self.wall_ms)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
@@ -26,6 +26,7 @@ from dlog.errors import (
 from dlog.namespace_handle import Namespace
 from dlog.testing.recording import WriterRecorder
 from dlog.write.log_writer import LogWriter
+from ledger.causes import cause_of
 from namespace.dlsn import DLSN
 from tests.simulation.clients import OperationEndedError
 from tests.simulation.streams.large import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, padding_bytes
@@ -34,6 +35,7 @@ from tests.simulation.streams.requests import truncate
 from tests.simulation.streams.rules import (
     a_reopened_writer_has_told_every_outcome,
     a_reopened_writer_is_behind_every_durable_record,
+    attributes_for,
 )
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ class LogWriterProcess(StreamProcess):
             world.counts["log writer"] += 1
             if rule is not None:
                 world.requests_of(life).retains = True
-                await self.do("set retention", partial(namespace.set_retention, self.log, rule))
+                await self.do("set retention", partial(namespace.retention.set, self.log, rule))
             for _ in range(rng.randint(1, world.shape.rounds_max)):
                 if world.is_ending or life.is_deleted:
                     break
@@ -95,10 +97,10 @@ class LogWriterProcess(StreamProcess):
                             await self._append(writer)
                 except OperationEndedError as exc:
                     world.check_history()
-                    if world.shape.reopens and isinstance(exc.__cause__, WriteError):
+                    if world.shape.reopens and isinstance(cause_of(exc), WriteError):
                         if not await self._reopen(writer, recorder):
                             break
-                    elif isinstance(exc.__cause__, DLogError) or rng.random() < 0.5:
+                    elif isinstance(cause_of(exc), DLogError) or rng.random() < 0.5:
                         break  # else: the writer goes on after a cancelled call
                 world.check_history()
                 if rng.random() < world.shape.truncation / 10:
@@ -121,7 +123,7 @@ class LogWriterProcess(StreamProcess):
             try:
                 await self.do(f"reopen {self.log}", writer.reopen)
             except OperationEndedError as exc:
-                if isinstance(exc.__cause__, WriterClosedError | LogNotFoundError):
+                if isinstance(cause_of(exc), WriterClosedError | LogNotFoundError):
                     return False
                 continue
             world.counts["writer reopened"] += was_stopped
@@ -143,12 +145,13 @@ class LogWriterProcess(StreamProcess):
         match rng.choice(["append", "append", "submit", "many", "flush"]):
             case "append":
                 payload = self._payload()
-                await self.do("append", partial(writer.append, payload))
+                await self.do("append", partial(writer.append, payload, **_attributes(payload)))
                 self._count_large(payload)
             case "submit":
                 try:
                     for _ in range(rng.randint(1, 5)):
-                        writer.submit(self._payload())
+                        payload = self._payload()
+                        writer.submit(payload, **_attributes(payload))
                 except DLogError as exc:
                     self.world.trace.note(self.name, f"submit: {exc}"[:200])
                     raise OperationEndedError(str(exc)) from exc
@@ -157,7 +160,11 @@ class LogWriterProcess(StreamProcess):
             case "many":
                 payloads = [self._payload() for _ in range(rng.randint(1, 6))]
                 is_atomic = rng.random() < 0.5
-                await self.do("append many", partial(writer.append_many, payloads, atomic=is_atomic))
+                keys, headers = zip(*map(attributes_for, payloads), strict=True)
+                await self.do(
+                    "append many",
+                    partial(writer.append_many, payloads, atomic=is_atomic, keys=keys, headers=headers),
+                )
             case _:
                 await self.do("flush", writer.flush)
 
@@ -169,13 +176,16 @@ class LogWriterProcess(StreamProcess):
             room_bytes = RECORD_BYTES_MAX - len(payload)
             payload += bytes(min(room_bytes, padding_bytes(random.Random(number), len(payload))))
         try:
-            await self.do(f"append once {number}", partial(writer.append_once, payload, txid=number))
+            await self.do(
+                f"append once {number}",
+                partial(writer.append_once, payload, txid=number, **_attributes(payload)),
+            )
         except OperationEndedError as exc:
-            is_refused = isinstance(exc.__cause__, TxidOutOfOrderError)
+            is_refused = isinstance(cause_of(exc), TxidOutOfOrderError)
             is_mine = plan is self._plan() and plan.number == number
             if is_refused and is_mine and self.log not in self.world.ruins:
                 self.world.violate(
-                    "a_record_that_is_not_stored_can_be_stored", f"{self.name}: {exc.__cause__}"
+                    "a_record_that_is_not_stored_can_be_stored", f"{self.name}: {cause_of(exc)}"
                 )
             raise
         self._count_large(payload)
@@ -191,10 +201,11 @@ class LogWriterProcess(StreamProcess):
         result: DLSN | None = None
         try:
             result = await self.do(
-                f"append after {last}", partial(writer.append_after, payload, last, txid=txid)
+                f"append after {last}",
+                partial(writer.append_after, payload, last, txid=txid, **_attributes(payload)),
             )
         except OperationEndedError as exc:
-            conflict = exc.__cause__
+            conflict = cause_of(exc)
             if not isinstance(conflict, PositionConflictError):
                 raise
             assert conflict.actual is None or isinstance(conflict.actual, DLSN)
@@ -228,3 +239,8 @@ class LogWriterProcess(StreamProcess):
         super().failed(what, problem)
         if isinstance(problem, LogWriteError):
             self.world.counts["write that failed"] += 1
+
+
+def _attributes(payload: bytes) -> dict[str, Any]:
+    key, headers = attributes_for(payload)
+    return {"key": key, "headers": headers}

@@ -93,6 +93,7 @@ async def test_a_reading_of_secrets(
     await check_rounds(lambda: Secrets(None, None).keep(10), "reading secrets again", failing)
 
 
+@pytest.mark.slow
 async def test_a_refresh_of_permissions(
     failing: Failing, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
@@ -117,6 +118,7 @@ async def test_a_refresh_of_permissions(
     await check_rounds(permissions.keep_fresh, "refresh of permissions", failing)
 
 
+@pytest.mark.slow
 async def test_a_sweep_of_connections(failing: Failing, autojump_clock: MockClock) -> None:
     server = Server(BookieService(HandDisk()))  # type: ignore[arg-type]
     server._connections[object()] = None  # type: ignore[index]

@@ -1,5 +1,7 @@
 """Watching the disks: full and bad disks, the operator's switch, the state after a restart."""
 
+# covers: bookie/disk/fullness.py
+
 from __future__ import annotations
 
 import errno

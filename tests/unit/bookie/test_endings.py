@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bookie.endings import ENDINGS, ExitCode, ending_of, exit_code_of
+from bookie.endings import ENDINGS, BookieExit, ending_of, exit_code_of
 from bookie.errors import DirectoryInUseError, JournalCorruptError
 from bookie.main import run_bookie
 from ledger.metadata_store.errors import SessionExpiredError
@@ -33,19 +33,19 @@ def test_the_program_says_that_it_raises_these() -> None:
     assert run_bookie.__doc__ is not None
     raised = set(re.findall(r"\w+Error", run_bookie.__doc__))
     listed = {one.error.__name__ for one in ENDINGS}
-    assert raised <= listed | {"StoreUnreachableError"}  # a subclass of ``NamespaceError``
+    assert raised <= listed | {"StoreUnreachableError"}  # a subclass of ``MetadataError``
 
 
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (DirectoryInUseError("x"), ExitCode.DISKS),
-        (JournalCorruptError("x"), ExitCode.DISKS),
-        (SessionExpiredError("/x", "expired"), ExitCode.METADATA),
-        (KeyError("a fault"), ExitCode.SERVER),
-        (MemoryError(), ExitCode.SERVER),
+        (DirectoryInUseError("x"), BookieExit.DISKS),
+        (JournalCorruptError("x"), BookieExit.DISKS),
+        (SessionExpiredError("/x", "expired"), BookieExit.METADATA),
+        (KeyError("a fault"), BookieExit.SERVER),
+        (MemoryError(), BookieExit.SERVER),
     ],
 )
-def test_an_error_ends_the_process_with_the_code_of_its_row(error: Exception, code: ExitCode) -> None:
+def test_an_error_ends_the_process_with_the_code_of_its_row(error: Exception, code: BookieExit) -> None:
     assert exit_code_of(error) is code
     assert (ending_of(error) is None) == isinstance(error, KeyError | MemoryError)

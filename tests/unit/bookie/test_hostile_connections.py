@@ -16,7 +16,7 @@ import attrs
 import pytest
 import trio
 
-from bookie.main import open_bookie
+from bookie.bookie import open_bookie
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.wire import v2

@@ -1,5 +1,10 @@
 """A complete bookie on real directories and sockets, with a metadata store in memory."""
 
+# covers: bookie/__main__.py
+# covers: bookie/bookie.py
+# covers: bookie/healing/limbo.py
+# covers: bookie/membership.py
+
 from __future__ import annotations
 
 import logging
@@ -16,10 +21,12 @@ import trio
 import trio.lowlevel
 
 from bookie.__main__ import has_secrets, run_program, signals_of
-from bookie.config.bookie_config import BookieConfig, parse_config
+from bookie.bookie import open_bookie
+from bookie.config.bookie_config import parse_config
+from bookie.config.classes import BookieConfig
 from bookie.disk.disk import DiskUsage
 from bookie.disk.real_disk import RealDisk
-from bookie.endings import ExitCode, exit_code_of
+from bookie.endings import BookieExit, exit_code_of
 from bookie.errors import (
     BookieConfigError,
     ClusterRestoredError,
@@ -34,7 +41,7 @@ from bookie.identity.address import Machine
 from bookie.ledger_metadata import new_ledger_check
 from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.live_ledgers import ClusterChangedError, LiveLedgers
-from bookie.main import open_bookie, run_bookie
+from bookie.main import run_bookie
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout
 from ledger.catalog.service_info import decode_service_info
@@ -170,6 +177,7 @@ async def test_a_bookie_is_announced_only_when_it_can_serve(
     assert seen == [True]
 
 
+@pytest.mark.slow
 async def test_a_bookie_starts_again_on_its_directories(tmp_path: Path, tree: MemoryTree) -> None:
     async with running(config_for(tmp_path, "bookieId=mine\n"), tree) as bookie:
         assert await add_one(bookie.port) == AddReply(Code.OK, 1, 0)
@@ -302,6 +310,7 @@ class FastFillingDisk(SmallDisk):
         return super().usage(path) if self.has_refused else DiskUsage(self.total_bytes, self.total_bytes // 2)
 
 
+@pytest.mark.slow
 async def test_a_disk_that_fills_up_before_the_watch_sees_it_makes_the_bookie_read_only(
     tmp_path: Path, tree: MemoryTree, store: MemoryStore
 ) -> None:
@@ -368,6 +377,7 @@ async def test_a_full_disk_stops_a_bookie_that_may_not_be_read_only(tmp_path: Pa
         await run_bookie(config, open_store=lambda: open_memory_store(tree), machine=MACHINE, disk=disk)
 
 
+@pytest.mark.slow
 async def test_an_expired_session_does_not_stop_the_bookie(
     tmp_path: Path, tree: MemoryTree, store: MemoryStore
 ) -> None:
@@ -449,6 +459,7 @@ async def test_no_ledger_is_garbage_in_a_restored_cluster(store: MemoryStore) ->
     assert set(await live([5, 7])) & {5, 7} == set(await live.find([5, 7])) == {7}
 
 
+@pytest.mark.slow
 async def test_a_stranger_begins_few_ledgers_and_they_are_deleted_while_a_real_one_stays(
     tmp_path: Path, tree: MemoryTree, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -474,6 +485,7 @@ async def test_a_stranger_begins_few_ledgers_and_they_are_deleted_while_a_real_o
         assert len(closed.storage.ledger_ids()) <= 4
 
 
+@pytest.mark.slow
 async def test_the_http_server_runs_from_before_readiness_until_the_stop(
     tmp_path: Path, tree: MemoryTree, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -503,18 +515,18 @@ async def test_the_http_server_runs_from_before_readiness_until_the_stop(
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (BookieConfigError("x"), ExitCode.CONFIG),
-        (ListenError("x"), ExitCode.SERVER),
-        (StoreUnreachableError("x"), ExitCode.METADATA),
-        (RegistrationError("x"), ExitCode.REGISTRATION),
-        (CookieError("x"), ExitCode.DISKS),
-        (DirectoryInUseError("x"), ExitCode.DISKS),
-        (StorageFailedError("x"), ExitCode.DISKS),
-        (OSError("x"), ExitCode.DISKS),
-        (ZeroDivisionError(), ExitCode.SERVER),
+        (BookieConfigError("x"), BookieExit.CONFIG),
+        (ListenError("x"), BookieExit.SERVER),
+        (StoreUnreachableError("x"), BookieExit.METADATA),
+        (RegistrationError("x"), BookieExit.REGISTRATION),
+        (CookieError("x"), BookieExit.DISKS),
+        (DirectoryInUseError("x"), BookieExit.DISKS),
+        (StorageFailedError("x"), BookieExit.DISKS),
+        (OSError("x"), BookieExit.DISKS),
+        (ZeroDivisionError(), BookieExit.SERVER),
     ],
 )
-def test_each_failure_has_its_exit_code(error: BaseException, code: ExitCode) -> None:
+def test_each_failure_has_its_exit_code(error: BaseException, code: BookieExit) -> None:
     assert exit_code_of(error) is code
 
 
@@ -541,10 +553,11 @@ def test_a_bad_configuration_ends_the_program_with_its_message(
 ) -> None:
     path = tmp_path / "bk_server.conf"
     path.write_text("bookieport=1\n")
-    assert run_program(path) == ExitCode.CONFIG
+    assert run_program(path) == BookieExit.CONFIG
     assert "did you mean bookiePort?" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_new_bookie_has_its_ledgers_in_limbo_before_it_is_announced(
     tmp_path: Path, tree: MemoryTree, store: MemoryStore
 ) -> None:

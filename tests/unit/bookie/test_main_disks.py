@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from bookie.config.bookie_config import BookieConfig, parse_config
+from bookie.config.bookie_config import parse_config
+from bookie.config.classes import BookieConfig
 from bookie.errors import CookieError
 from bookie.identity.address import Machine
 from bookie.main import run_bookie
@@ -87,6 +88,7 @@ def found(directory: Path, pattern: str) -> int:
     return len(list(directory.glob(pattern)))
 
 
+@pytest.mark.slow
 async def test_all_directories_are_used_also_those_added_by_an_expansion(
     tmp_path: Path,
 ) -> None:
@@ -119,6 +121,7 @@ async def test_all_directories_are_used_also_those_added_by_an_expansion(
             await check(stream, ledger_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["journal-1", "ledgers-1"])
 async def test_a_lost_directory_may_be_replaced_by_an_empty_one(tmp_path: Path, lost: str) -> None:
     tree = MemoryTree()
@@ -137,6 +140,7 @@ async def test_a_lost_directory_may_be_replaced_by_an_empty_one(tmp_path: Path, 
         await check(stream, 5)
 
 
+@pytest.mark.slow
 async def test_a_bookie_does_not_start_without_one_of_its_journals(tmp_path: Path) -> None:
     tree = MemoryTree()
     async with serving(config_for(tmp_path, journals=2, ledgers=1), tree) as stream:

@@ -72,6 +72,7 @@ async def start_and_add(directory: Path, tree: MemoryTree, *, applies: bool) -> 
     return lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("applies", [True, False])
 async def test_a_lost_connection_does_not_end_a_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, applies: bool

@@ -1,5 +1,7 @@
 """A whole bookie that obeys a policy: real sockets, SASL, a log, and clients with different rights."""
 
+# covers: bookie/upkeep.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -14,6 +16,7 @@ import dlog
 from bookie.errors import BookieConfigError
 from bookie.ledger_metadata import log_permissions
 from bookie.main import run_bookie
+from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
 from ledger.auth.sasl import SaslAuth
 from ledger.client import LedgerClient, open_ledger_client
@@ -63,13 +66,15 @@ class Stage:
         async with self.client(user) as client:
             config = dlog.NamespaceConfig(ensemble_size=1, write_quorum=1, ack_quorum=1)
             yield Namespace(
-                "test:shop",
-                self.store,
-                client,
-                NS,
-                config.for_scheme("distributedlog"),
-                client_id=user,
-                principal="bookkeeper-auditor",
+                NamespaceContext(
+                    "test:shop",
+                    self.store,
+                    client,
+                    NS,
+                    config.for_scheme("distributedlog"),
+                    client_id=user,
+                    principal="bookkeeper-auditor",
+                )
             )
 
     @asynccontextmanager
@@ -121,6 +126,7 @@ async def segment_of(namespace: Namespace, log: str) -> int:
     return segment.ledger_id
 
 
+@pytest.mark.slow
 async def test_two_identities_have_the_rights_of_the_policy_and_no_more(stage: Stage) -> None:
     with trio.fail_after(60):
         async with (
@@ -151,10 +157,11 @@ async def test_two_identities_have_the_rights_of_the_policy_and_no_more(stage: S
                         assert [record async for record in reader]
             await writer.append(b"three")
         async with stage.namespace("auditor") as auditing:
-            verified = await auditing.verify_log("orders")
+            verified = await auditing.repair.verify("orders")
             assert (verified.problem, verified.records) == (None, 3)
 
 
+@pytest.mark.slow
 async def test_a_peer_without_rights_is_refused_each_operation_over_the_wire(stage: Stage) -> None:
     with trio.fail_after(60):
         async with stage.namespace("writer") as writing:
@@ -192,6 +199,7 @@ async def test_a_peer_without_rights_is_refused_each_operation_over_the_wire(sta
             assert await stage.ask(user, nowhere) == [refused]
 
 
+@pytest.mark.slow
 async def test_a_plain_ledger_is_open_to_authenticated_peers_until_a_rule_names_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,7 @@
 """An error that nobody foresaw ends one reader, writer or round, and not the block that it is open in."""
 
+# covers: dlog/contained.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,10 +17,11 @@ from dlog.groups.member import GroupMember
 from dlog.read.log_reader import LogReader
 from dlog.read.read_ahead import ReadAhead
 from dlog.shards import create_sharded_log, open_sharded_reader
-from dlog.wal import open_wal_in
+from dlog.wal import open_wal
 from dlog.write.full_ensemble import FullEnsembleWatch
 from dlog.write.space import Purger
 from dlog.write.writer_shell import WriterShell
+from dlog.write.writer_timers import WriterTimers
 from ledger.metadata_store.lock import DistributedLock
 from ledger.runtime.tasks.failure_domain import contained_failures
 
@@ -63,6 +66,7 @@ async def read(namespace: dlog.Namespace, log: str) -> list[bytes]:
         return [record.payload async for record in reader]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["_follow_segments", "_watch_list", "_list_in_vain"])
 async def test_an_error_in_a_follower_is_raised_by_its_next_call_and_the_block_goes_on(
     namespace: dlog.Namespace, part: str, monkeypatch: pytest.MonkeyPatch
@@ -79,6 +83,7 @@ async def test_an_error_in_a_follower_is_raised_by_its_next_call_and_the_block_g
     assert await read(namespace, "bad") == [b"0", b"1", b"2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "method"),
     [
@@ -86,7 +91,7 @@ async def test_an_error_in_a_follower_is_raised_by_its_next_call_and_the_block_g
         (WriterShell, "watch_lock"),
         (DistributedLock, "wait_lost"),
         (FullEnsembleWatch, "run"),
-        (WriterShell, "keep_time"),
+        (WriterTimers, "run"),
     ],
 )
 async def test_an_error_in_a_task_of_a_writer_ends_that_writer_and_loses_nothing(
@@ -116,6 +121,7 @@ async def test_an_error_in_a_task_of_a_writer_ends_that_writer_and_loses_nothing
     assert await read(namespace, "good") == [b"0", b"1", b"2", b"3", b"in the block", b"4"]
 
 
+@pytest.mark.slow
 async def test_an_error_in_a_round_of_a_purge_ends_the_round(
     namespace: dlog.Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +150,7 @@ async def test_an_error_in_a_round_of_a_purge_ends_the_round(
 QUICK = GroupConfig(check_interval_s=0.05)
 
 
+@pytest.mark.slow
 async def test_an_error_while_a_group_shares_its_logs_ends_that_look(
     namespace: dlog.Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +162,7 @@ async def test_an_error_while_a_group_shares_its_logs_ends_that_look(
     assert contained_failures["sharing the logs of a group"] == before + 2
 
 
+@pytest.mark.slow
 async def test_an_error_while_a_group_reads_a_log_is_raised_by_the_next_call_of_the_member(
     namespace: dlog.Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +179,7 @@ async def test_an_error_while_a_group_reads_a_log_is_raised_by_the_next_call_of_
     assert contained_failures["reader of a group"] == before + 1
 
 
+@pytest.mark.slow
 async def test_an_error_in_the_reader_of_a_shard_is_raised_by_the_merged_reader(
     namespace: dlog.Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +193,7 @@ async def test_an_error_in_the_reader_of_a_shard_is_raised_by_the_merged_reader(
             await writer.append(b"3")
 
 
+@pytest.mark.slow
 async def test_an_error_in_a_dump_of_a_service_costs_no_operation(namespace: dlog.Namespace) -> None:
     state: list[bytes] = []
     tried = trio.Event()
@@ -200,7 +210,7 @@ async def test_an_error_in_a_dump_of_a_service_costs_no_operation(namespace: dlo
     before = contained_failures["snapshot of a write-ahead log"]
     for _ in range(2):
         state.clear()
-        async with open_wal_in(
+        async with open_wal(
             namespace,
             apply=state.append,
             snapshot=dump,

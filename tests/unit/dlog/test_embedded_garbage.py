@@ -1,5 +1,7 @@
 """The space of deleted logs in a directory is freed, but only with the metadata the bookie is bound to."""
 
+# covers: bookie/embedded/garbage.py
+
 from __future__ import annotations
 
 import os
@@ -13,10 +15,11 @@ import pytest
 import trio
 
 import dlog
-from bookie.cluster.bound_metadata import ACCEPT
+from bookie.embedded.bound_metadata import ACCEPT
 from bookie.embedded.garbage import AFTER_DELETION_S, EmbeddedGarbage
 from bookie.embedded.host import HostedBookie
 from dlog.connect import prepare_embedded_namespace
+from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
 from ledger.deploy.embedded import EmbeddedStack, open_embedded_stack
 from ledger.digest import DigestType
@@ -32,7 +35,12 @@ async def opened(path: Path) -> AsyncIterator[tuple[Namespace, EmbeddedStack]]:
     config = dlog.NamespaceConfig().for_scheme("file")
     async with open_embedded_stack(path) as stack:
         node = await prepare_embedded_namespace(stack.store)
-        yield Namespace(path.as_uri(), stack.store, stack.client, node, config, client_id="me"), stack
+        yield (
+            Namespace(
+                NamespaceContext(path.as_uri(), stack.store, stack.client, node, config, client_id="me")
+            ),
+            stack,
+        )
 
 
 async def fill(namespace: Namespace, log: str, mib: int) -> list[dlog.DLSN]:

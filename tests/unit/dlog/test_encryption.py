@@ -220,6 +220,7 @@ def from_vault(argument: str) -> Keys:
 # Logs
 
 
+@pytest.mark.slow
 async def test_a_log_is_encrypted_on_disk_and_rotation_keeps_it_readable(tmp_path: Path) -> None:
     uri = f"file://{tmp_path / 'log'}"
     secrets = [b"the secret %d" % n for n in range(6)]
@@ -241,6 +242,7 @@ async def test_a_log_is_encrypted_on_disk_and_rotation_keeps_it_readable(tmp_pat
         assert not file.is_file() or b"the secret" not in file.read_bytes()
 
 
+@pytest.mark.slow
 async def test_a_reader_stops_before_the_record_that_it_cannot_decrypt(tmp_path: Path) -> None:
     uri = f"file://{tmp_path / 'log'}"
     for keys in (Keys(a=OLD), Keys(a=OLD, b=NEW)):
@@ -256,6 +258,7 @@ async def test_a_reader_stops_before_the_record_that_it_cannot_decrypt(tmp_path:
         assert [record.payload async for record in reader] == [b"1", b"2"]
 
 
+@pytest.mark.slow
 async def test_a_plain_record_is_no_record_of_an_encrypted_log(tmp_path: Path) -> None:
     """Someone with access to the disk or the bookies writes a record without a key."""
     uri = f"file://{tmp_path / 'log'}"
@@ -270,6 +273,7 @@ async def test_a_plain_record_is_no_record_of_an_encrypted_log(tmp_path: Path) -
     assert caught.value.dlsn == dlog.DLSN(2, 0, 0)
 
 
+@pytest.mark.slow
 async def test_limits_count_what_encryption_adds(tmp_path: Path) -> None:
     most = dlog.PAYLOAD_BYTES_MAX - OVERHEAD_BYTES_MAX
     async with writing(f"file://{tmp_path / 'log'}", Keys(a=OLD)) as writer:
@@ -280,6 +284,7 @@ async def test_limits_count_what_encryption_adds(tmp_path: Path) -> None:
         await writer.append(bytes(most))
 
 
+@pytest.mark.slow
 async def test_a_writer_without_a_usable_key_is_not_opened(tmp_path: Path) -> None:
     async with dlog.open_namespace(
         f"file://{tmp_path / 'log'}", config=config(Keys(a=b"short"))
@@ -289,6 +294,7 @@ async def test_a_writer_without_a_usable_key_is_not_opened(tmp_path: Path) -> No
                 pass
 
 
+@pytest.mark.slow
 def test_the_blocking_api_encrypts_too(tmp_path: Path) -> None:
     uri = f"file://{tmp_path / 'log'}"
     with dlog.blocking.open_namespace(uri, config=config(Keys(a=OLD))) as namespace:
@@ -298,6 +304,7 @@ def test_the_blocking_api_encrypts_too(tmp_path: Path) -> None:
             assert [record.payload for record in reader] == [b"secret"]
 
 
+@pytest.mark.slow
 def test_commands_take_a_key_file(
     tmp_path: Path, key_file: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

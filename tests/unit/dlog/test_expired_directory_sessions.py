@@ -21,7 +21,7 @@ from dlog.namespace_handle import Namespace
 
 def end_session(namespace: Namespace, directory: Path) -> None:
     """Remove the lock file of the session, as a program that cleans up does."""
-    remove_lock_file(directory, namespace._store.session_id)
+    remove_lock_file(directory, namespace.context.store.session_id)
 
 
 def remove_lock_file(directory: Path, session_id: int) -> None:
@@ -44,6 +44,7 @@ async def payloads(namespace: Namespace, log: str = "log") -> list[bytes]:
         return [record.payload async for record in reader]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host_loses", [True, False])
 async def test_readers_cursors_and_writers_of_a_directory_go_on_after_their_session_ended(
     tmp_path: Path, *, host_loses: bool
@@ -76,6 +77,7 @@ async def test_readers_cursors_and_writers_of_a_directory_go_on_after_their_sess
         assert await payloads(other) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.slow
 async def test_records_in_flight_of_a_directory_get_one_outcome_and_a_reopened_writer_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -105,6 +107,7 @@ async def test_records_in_flight_of_a_directory_get_one_outcome_and_a_reopened_w
         assert stored == [b"durable", *kept, b"after"]
 
 
+@pytest.mark.slow
 async def test_a_namespace_whose_directory_was_replaced_is_lost_and_changes_nothing_there(
     tmp_path: Path,
 ) -> None:
@@ -140,7 +143,7 @@ async def main():
     async with dlog.open_namespace(sys.argv[1]) as namespace, trio.open_nursery() as nursery:
         nursery.start_soon(follow, namespace)
         async with namespace.open_writer("log", create=True) as writer:
-            tell("session", namespace._store.session_id)
+            tell("session", namespace.context.store.session_id)
             while line := await trio.to_thread.run_sync(sys.stdin.readline):
                 try:
                     await writer.append(line.strip().encode())

@@ -1,5 +1,7 @@
 """A namespace whose session with the metadata store expires: readers, cursors and writers go on."""
 
+# covers: dlog/retry_policy.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -12,11 +14,14 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 import dlog
+from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
 from dlog.retry_policy import is_store_away
 from ledger.catalog.catalog import StoredLedger
+from ledger.causes import cause_of
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.handle import WriteHandle
+from ledger.ledger_spec import LedgerSpec
 from ledger.metadata_store.errors import ConnectionLostError, StoreDiskError
 from ledger.metadata_store.sessions.renewing_store import RenewingStore
 from ledger.metadata_store.store import SessionState
@@ -52,7 +57,7 @@ async def program(cluster: DictCluster, name: str) -> AsyncIterator[Program]:
         sessions.open_store() as store,
         open_ledger_client(store, cluster.dial) as client,
     ):
-        namespace = Namespace(f"test:{name}", store, client, "/ns", CONFIG, client_id=name)
+        namespace = Namespace(NamespaceContext(f"test:{name}", store, client, "/ns", CONFIG, client_id=name))
         with trio.fail_after(600):
             yield Program(namespace, sessions, store, client)
 
@@ -165,14 +170,14 @@ async def test_a_writer_that_lost_its_session_does_not_claim_that_another_took_o
 async def test_a_writer_that_lost_its_session_changes_no_segment_in_the_next_one(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create = LedgerClient.create
+    create = LedgerClient.create_from
     async with two_programs() as (one, two), one.namespace.open_writer("log") as writer:
 
-        async def create_slowly(client: LedgerClient, **options: Any) -> WriteHandle:
+        async def create_slowly(client: LedgerClient, spec: LedgerSpec, **options: Any) -> WriteHandle:
             await one.lose_session()
-            return await create(client, **options)
+            return await create(client, spec, **options)
 
-        monkeypatch.setattr(LedgerClient, "create", create_slowly)
+        monkeypatch.setattr(LedgerClient, "create_from", create_slowly)
         with pytest.raises(dlog.LogLockLostError):
             await writer.append(b"0")
         await wait_all_tasks_blocked()
@@ -273,7 +278,7 @@ async def test_a_writer_whose_right_is_gone_writes_on_and_is_not_opened_again(
     autojump_clock: MockClock,
 ) -> None:
     async with two_programs() as (one, two), one.namespace.open_writer("log") as writer:
-        await two.namespace.set_policy(Policy((Rule("two", "*", frozenset({Right.ADMIN})),)))
+        await two.namespace.policy.set(Policy((Rule("two", "*", frozenset({Right.ADMIN})),)))
         await writer.append(b"0")
         await one.lose_session()
         with pytest.raises(dlog.AccessDeniedError, match="gives 'one' no right to write"):
@@ -360,7 +365,7 @@ async def test_a_writer_is_not_opened_while_the_store_stays_away(autojump_clock:
         with pytest.raises(dlog.LogUnavailableError) as caught:
             async with one.namespace.open_writer("log"):
                 pass
-        assert isinstance(caught.value.__cause__, ConnectionLostError)
+        assert isinstance(cause_of(caught.value), ConnectionLostError)
         assert not isinstance(caught.value, dlog.NamespaceLostError)
         one.sessions.failures = 0
 

@@ -11,7 +11,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 import dlog
-from dlog.cluster.zookeeper_process import open_zookeeper_process, start_zookeeper, stop_zookeeper
+from dlog.cluster.zookeeper_process import start_zookeeper, stop_zookeeper
+from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
 from ledger.client import open_ledger_client
 from ledger.deploy.cluster_store import open_cluster_store
@@ -21,6 +22,7 @@ from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.metadata_store.zookeeper_security import NO_SECURITY
 from tests.fakes.dict_bookies import DictCluster
 from tests.fakes.silenceable_proxy import proxy_to
+from tests.fakes.zookeeper_server import open_zookeeper_process
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
 
@@ -61,8 +63,10 @@ async def test_readers_cursors_and_writers_go_on_after_their_session_expired(tmp
                 open_ledger_client(store, bookies.dial) as client,
                 open_ledger_client(observer, bookies.dial) as other_client,
             ):
-                namespace = Namespace("zk", store, client, "/ns", CONFIG, client_id="one")
-                other = Namespace("zk", observer, other_client, "/ns", CONFIG, client_id="two")
+                namespace = Namespace(NamespaceContext("zk", store, client, "/ns", CONFIG, client_id="one"))
+                other = Namespace(
+                    NamespaceContext("zk", observer, other_client, "/ns", CONFIG, client_id="two")
+                )
                 await namespace.create_log("log")
                 seen: list[bytes] = []
                 send, receive = trio.open_memory_channel[bytes](100)
@@ -117,7 +121,9 @@ async def test_a_namespace_outlives_a_zookeeper_that_is_killed_and_started_again
                 async with open_ledger_client(
                     store, DictCluster(MemoryTree(), store, nursery).dial
                 ) as client:
-                    namespace = Namespace("zk", store, client, "/ns", CONFIG, client_id="one")
+                    namespace = Namespace(
+                        NamespaceContext("zk", store, client, "/ns", CONFIG, client_id="one")
+                    )
                     os.kill(server.pid, signal.SIGKILL)
                     await stop_zookeeper(server.identity)
                     while store.state is SessionState.CONNECTED:

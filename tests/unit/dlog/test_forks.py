@@ -1,5 +1,7 @@
 """A forked child gets an error that names the rule, not a wait without end; the parent goes on."""
 
+# covers: ledger/runtime/tasks/forks.py
+
 from __future__ import annotations
 
 import os
@@ -115,6 +117,7 @@ def printed_by(program: str, path: Path) -> str:
     return printed
 
 
+@pytest.mark.slow
 def test_a_child_that_drops_the_index_ends_and_leaves_the_files_to_its_parent(tmp_path: Path) -> None:
     assert printed_by(DROPPED, tmp_path / "index") == "in the parent's buffer\n"
 

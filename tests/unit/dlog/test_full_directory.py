@@ -1,5 +1,7 @@
 """A directory whose disk is full: its records are read, each call says why it fails, and it goes on later."""
 
+# covers: bookie/embedded/space.py
+
 from __future__ import annotations
 
 import asyncio
@@ -17,9 +19,9 @@ import trio
 import dlog
 import dlog.aio
 import dlog.blocking
+from bookie.bookie import Bookie, open_bookie
 from bookie.embedded import host
 from bookie.embedded.space import Space
-from bookie.main import Bookie, open_bookie
 from dlog.errors import WriterDiskFullError
 from ledger.metadata_store.sqlite_store.reserve import LOAN_BYTES, RESERVE_BYTES, SpaceReserve
 from tests.fakes.small_disk import SmallDirectory, SmallDisk, small_directory
@@ -84,6 +86,7 @@ async def reopened(writer: dlog.LogWriter, number: int) -> None:
                 return
 
 
+@pytest.mark.slow
 async def test_a_writer_says_that_the_disk_is_full_and_goes_on_when_there_is_space(
     small: SmallDirectory,
 ) -> None:
@@ -108,6 +111,7 @@ async def test_a_writer_says_that_the_disk_is_full_and_goes_on_when_there_is_spa
         assert await read_all(namespace, "a") == [payload(number) for number in range(count + 1)]
 
 
+@pytest.mark.slow
 async def test_a_full_directory_opens_for_all_but_appends_as_often_as_it_must(small: SmallDirectory) -> None:
     async with dlog.open_namespace(uri_of(small)) as namespace:
         for log in ("a", "b"):
@@ -144,6 +148,7 @@ async def test_a_full_directory_opens_for_all_but_appends_as_often_as_it_must(sm
     assert sum(sizes) <= 1.3 * sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 async def test_a_directory_opens_after_its_given_reserve_was_taken(small: SmallDirectory) -> None:
     """As after a kill: another program takes what the bookie was given."""
     async with dlog.open_namespace(uri_of(small)) as namespace:
@@ -173,6 +178,7 @@ async def test_a_directory_opens_after_its_given_reserve_was_taken(small: SmallD
         assert await read_all(namespace, "a") == [payload(1)]
 
 
+@pytest.mark.slow
 async def test_a_bookie_that_finds_no_space_to_be_opened_is_said_as_the_full_disk(
     small: SmallDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +216,7 @@ async def written(namespace: dlog.Namespace) -> None:
             return
 
 
+@pytest.mark.slow
 def test_the_other_faces_say_it_too(small: SmallDirectory) -> None:
     with (
         dlog.blocking.open_namespace(uri_of(small)) as namespace,

@@ -1,5 +1,10 @@
 """The hash chain and ``verify``: what an attacker with the disk can do to a log, and what is found."""
 
+# covers: dlog/cli/logs/verify.py
+# covers: dlog/format/hash_chain.py
+# covers: dlog/read/chain_end.py
+# covers: dlog/read/verifier.py
+
 from __future__ import annotations
 
 import hashlib
@@ -271,18 +276,19 @@ async def test_the_chain_survives_restarts_rolls_and_large_records(
                 for number in range(40):
                     await writer.append(b"%d %d" % (start, number) * 20)
                 await writer.append_many([bytes(dlog.PAYLOAD_BYTES_MAX), b"small", b""])
-            found = await namespace.verify_log("orders")
+            found = await namespace.repair.verify("orders")
             assert found.problem is None
             assert found.chained_records == found.records == 43 * (start + 1)
             heads.append(found.head or "")
     async with dlog.open_namespace(uri, config=config) as namespace:
         assert len(await namespace.segments("orders")) > 5
         for head in heads:
-            assert (await namespace.verify_log("orders", expect_head=head)).is_sound
+            assert (await namespace.repair.verify("orders", expect_head=head)).is_sound
         async with namespace.open_reader("orders", follow=False) as reader:
             assert [record.sequence_id async for record in reader] == list(range(129))
 
 
+@pytest.mark.slow
 async def test_a_log_remembers_that_it_has_a_chain(tmp_path: Path) -> None:
     async with dlog.open_namespace(f"file://{tmp_path / 'log'}") as namespace:
         async with namespace.open_writer("orders", create=True) as writer:
@@ -295,11 +301,12 @@ async def test_a_log_remembers_that_it_has_a_chain(tmp_path: Path) -> None:
         async with namespace.open_writer("sold") as writer:
             await writer.append(b"in the chain, though this writer was not told")
             await writer.append(bytes(writer.payload_bytes_max))
-        found = await namespace.verify_log("sold")
+        found = await namespace.repair.verify("sold")
         assert (found.is_sound, found.records, found.chained_records) == (True, 4, 3)
         assert await namespace.log_identity("sold") == identity
 
 
+@pytest.mark.slow
 async def test_records_of_a_writer_that_keeps_no_chain_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,7 +321,7 @@ async def test_records_of_a_writer_that_keeps_no_chain_are_noticed(
         monkeypatch.setattr(SegmentLifecycle, "keep_chain", forget)
         async with namespace.open_writer("orders") as writer:
             await writer.append(b"without")
-        found = await namespace.verify_log("orders")
+        found = await namespace.repair.verify("orders")
     assert found.problem is not None
     assert found.problem.evidence == "records without a hash chain behind records with one"
 
@@ -354,7 +361,7 @@ def test_a_payload_changed_on_the_disk_with_a_new_digest_is_found(
             writer.append(b"first")
             where = writer.append(b"pay 1 to Alice")
             writer.append(b"last")
-        head = namespace.verify_log("orders").head
+        head = namespace.repair.verify("orders").head
     assert main(["verify", "orders", "--uri", uri, "--json", "--expect-head", head or ""]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["is_sound"], document["head"], document["records"]) == (True, head, 3)
@@ -372,6 +379,7 @@ def test_a_payload_changed_on_the_disk_with_a_new_digest_is_found(
     assert "the hash chain does not match" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_the_command_write_keeps_a_chain_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 import dlog
 import dlog.ledgers
 from dlog.errors import ConfigError, NamespaceNotBoundError
+from ledger.deploy import Opening
 from ledger.errors import ClusterNotFoundError
 from ledger.metadata_store.errors import InvalidStoreAddressError
 
@@ -17,12 +18,12 @@ CLUSTER = "zk+hierarchical://zk1:2181/ledgers"
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     """The calls that open a cluster; none of them reaches a network."""
-    calls: list[tuple[str, dict[str, Any]]] = []
+    calls: list[tuple[str, Any]] = []
 
-    def open_deployment(uri: str, **settings: Any) -> NoReturn:
-        calls.append((uri, settings))
+    def open_deployment(uri: str, opening: Opening) -> NoReturn:
+        calls.append((uri, opening))
         raise ClusterNotFoundError(f"{uri}: there is nothing")
 
     monkeypatch.setattr(dlog.ledgers, "open_deployment", open_deployment)
@@ -30,7 +31,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 
 
 async def test_settings_of_file_environment_and_keyword_reach_the_client_of_ledgers(
-    opened: list[tuple[str, dict[str, Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opened: list[tuple[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "client.toml"
     file.write_text(
@@ -42,17 +43,17 @@ async def test_settings_of_file_environment_and_keyword_reach_the_client_of_ledg
             CLUSTER, config_file=file, settings={"placement.policy": "rack-aware"}, read_only=True
         ):
             pass
-    ((uri, settings),) = opened
+    ((uri, opening),) = opened
     assert uri == CLUSTER
-    assert (settings["connect_timeout_s"], settings["session_timeout_ms"]) == (3, 6000)
-    assert settings["config"].add_quorum_timeout_s == 5
-    assert settings["config"].placement.policy.value == "rack-aware"
-    assert settings["bookie_security"].tls
-    assert settings["read_only"]
+    assert (opening.connect_timeout_s, opening.session_timeout_ms) == (3, 6000)
+    assert opening.config.add_quorum_timeout_s == 5
+    assert opening.config.placement.policy.value == "rack-aware"
+    assert opening.bookie_security.tls
+    assert opening.read_only
 
 
 async def test_tls_given_as_a_keyword_stands_in_place_of_the_bookie_security_of_a_file(
-    opened: list[tuple[str, dict[str, Any]]], tmp_path: Path
+    opened: list[tuple[str, Any]], tmp_path: Path
 ) -> None:
     from ledger.auth.tls import client_context
 
@@ -62,11 +63,12 @@ async def test_tls_given_as_a_keyword_stands_in_place_of_the_bookie_security_of_
     with pytest.raises(NamespaceNotBoundError):
         async with dlog.open_ledgers(CLUSTER, config_file=file, config=dlog.NamespaceConfig(tls=context)):
             pass
-    ((_, settings),) = opened
-    assert settings["config"].transport.tls is context
-    assert settings["bookie_security"] is None
+    ((_, opening),) = opened
+    assert opening.config.transport.tls is context
+    assert opening.bookie_security is None
 
 
+@pytest.mark.slow
 async def test_the_ledgers_of_a_directory_are_those_of_its_logs(tmp_path: Path) -> None:
     uri = tmp_path.as_uri()
     async with dlog.open_namespace(uri) as ns, ns.open_writer("orders", create=True) as log:
@@ -92,7 +94,7 @@ async def test_a_directory_that_does_not_exist_is_refused_and_not_made(tmp_path:
     ],
 )
 async def test_a_wrong_setting_is_refused_and_nothing_is_opened(
-    uri: str, settings: dict[str, object], message: str, opened: list[tuple[str, dict[str, Any]]]
+    uri: str, settings: dict[str, object], message: str, opened: list[tuple[str, Any]]
 ) -> None:
     with pytest.raises((ConfigError, NamespaceNotBoundError), match=message):
         async with dlog.open_ledgers(uri, settings=settings):

@@ -1,18 +1,22 @@
 """A namespace in a directory, end to end: writing, reading, rolling, locks, errors, reopening."""
 
+# covers: bookie/embedded/host.py
+# covers: dlog/connect.py
+# covers: dlog/operations/queries.py
+
 from __future__ import annotations
 
 import datetime
 import os
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 import trio.testing
 
 import dlog
-from ledger.deploy.directory import Directory, HostLock, not_for_children
-from ledger.deploy.local_socket import LocalListener
+from ledger.deploy.directory import Directory, HostLock, LocalListener, not_for_children
 
 SMALL_SEGMENTS = dlog.WriterConfig(segment_bytes_max=2_000, entry_bytes_target=300)
 
@@ -26,6 +30,7 @@ async def everything(namespace: dlog.Namespace, log: str, **options: object) -> 
         return [record async for record in reader]
 
 
+@pytest.mark.slow
 async def test_records_are_read_also_after_reopening(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         await namespace.create_log("orders")
@@ -58,6 +63,7 @@ async def test_a_log_keeps_its_identity_and_no_other_log_gets_it(tmp_path: Path)
         assert await namespace.log_identity("sold") not in (None, first)
 
 
+@pytest.mark.slow
 async def test_logs_are_created_listed_described_and_deleted(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         await namespace.create_log("shop/orders")
@@ -87,6 +93,7 @@ async def test_logs_are_created_listed_described_and_deleted(tmp_path: Path) -> 
             await namespace.describe_log("shop/orders")
 
 
+@pytest.mark.slow
 async def test_a_log_rolls_by_size_and_reads_as_one(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         async with namespace.open_writer("log", create=True, config=SMALL_SEGMENTS) as writer:
@@ -106,6 +113,7 @@ async def test_a_log_rolls_by_size_and_reads_as_one(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 async def test_reading_starts_at_a_transaction_id_or_a_datetime(tmp_path: Path) -> None:
     moment = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     base = int(moment.timestamp() * 1000)
@@ -135,6 +143,7 @@ async def test_reading_starts_at_a_transaction_id_or_a_datetime(tmp_path: Path) 
             namespace.open_reader("log", start=datetime.datetime(2026, 1, 1))
 
 
+@pytest.mark.slow
 async def test_a_following_reader_sees_records_soon_across_rolls_and_writers(tmp_path: Path) -> None:
     seen: list[int] = []
     followed = trio.Event()
@@ -159,6 +168,7 @@ async def test_a_following_reader_sees_records_soon_across_rolls_and_writers(tmp
     assert seen == list(range(120))
 
 
+@pytest.mark.slow
 async def test_the_last_record_becomes_visible_without_a_later_one(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:  # noqa: SIM117
         async with (
@@ -173,6 +183,7 @@ async def test_the_last_record_becomes_visible_without_a_later_one(tmp_path: Pat
             assert reader.position == dlsn.next_slot()
 
 
+@pytest.mark.slow
 async def test_flush_makes_all_submitted_records_visible(tmp_path: Path) -> None:
     slow = dlog.WriterConfig(visibility_delay_ms=1_000_000)
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:  # noqa: SIM117
@@ -186,6 +197,7 @@ async def test_flush_makes_all_submitted_records_visible(tmp_path: Path) -> None
             await writer.flush()
 
 
+@pytest.mark.slow
 async def test_latest_starts_after_the_visible_records(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         await namespace.create_log("log")
@@ -201,6 +213,7 @@ async def test_latest_starts_after_the_visible_records(tmp_path: Path) -> None:
             assert await reader.read_batch(10) is None
 
 
+@pytest.mark.slow
 async def test_a_second_writer_is_refused_with_the_name_of_the_owner(tmp_path: Path) -> None:
     config = dlog.NamespaceConfig(client_id="the first")
     async with dlog.open_namespace(uri_of(tmp_path), config=config) as namespace:
@@ -210,12 +223,15 @@ async def test_a_second_writer_is_refused_with_the_name_of_the_owner(tmp_path: P
             ) as caught:
                 async with namespace.open_writer("log", lock_timeout_s=0):
                     pass
-            assert caught.value.owner == "the first"
+            assert (caught.value.owner, caught.value.is_own) == ("the first", True)
+            assert "that is this process itself: use the writer that it has open" in str(caught.value)
+            assert caught.value.session_timeout_s is None, "a directory notices a killed owner at once"
             await writer.append(b"undisturbed")
         async with namespace.open_writer("log", lock_timeout_s=0) as writer:
             await writer.append(b"next")
 
 
+@pytest.mark.slow
 async def test_a_waiting_writer_continues_when_the_first_closes(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace, trio.open_nursery() as nursery:
         await namespace.create_log("log")
@@ -234,6 +250,7 @@ async def test_a_waiting_writer_continues_when_the_first_closes(tmp_path: Path) 
         assert [r.payload for r in await everything(namespace, "log")] == [b"first", b"second"]
 
 
+@pytest.mark.slow
 async def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         for name in ("", "a b", ".hidden", "a//b", "a/", "<x>"):
@@ -268,6 +285,7 @@ async def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:
         assert [len(record.payload) for record in records] == [4, dlog.PAYLOAD_BYTES_MAX]
 
 
+@pytest.mark.slow
 async def test_transaction_ids_continue_from_the_end_of_the_log(tmp_path: Path) -> None:
     future = 2**50
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
@@ -282,12 +300,13 @@ async def test_transaction_ids_continue_from_the_end_of_the_log(tmp_path: Path) 
         assert [r.txid for r in await everything(namespace, "log")] == [future, future]
 
 
+@pytest.mark.slow
 async def test_transaction_ids_never_fall_when_the_clock_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ms = 5_000
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
-        monkeypatch.setattr(namespace, "_wall_ms", lambda: now_ms)
+        monkeypatch.setattr(namespace, "context", attrs.evolve(namespace.context, wall_ms=lambda: now_ms))
         async with namespace.open_writer("log", create=True) as writer:
             await writer.append(b"a")
             now_ms = 1_000
@@ -299,6 +318,7 @@ async def test_transaction_ids_never_fall_when_the_clock_does(
         assert [r.txid for r in await everything(namespace, "log")] == [5_000, 5_000, 5_000, 5_000, 6_000]
 
 
+@pytest.mark.slow
 async def test_too_many_submitted_bytes_are_refused_until_the_writer_waits(tmp_path: Path) -> None:
     config = dlog.WriterConfig(bytes_in_flight_max=1000)
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
@@ -316,6 +336,7 @@ async def test_too_many_submitted_bytes_are_refused_until_the_writer_waits(tmp_p
         assert sum(record.payload[:1] == b"y" for record in records) == 100
 
 
+@pytest.mark.slow
 async def test_an_error_of_the_block_is_raised_and_submitted_records_are_written(
     tmp_path: Path,
 ) -> None:
@@ -332,6 +353,7 @@ async def test_an_error_of_the_block_is_raised_and_submitted_records_are_written
                     raise KeyError("mine")
 
 
+@pytest.mark.slow
 async def test_a_cancelled_wait_does_not_undo_the_record(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         async with namespace.open_writer("log", create=True) as writer:
@@ -346,6 +368,7 @@ async def test_a_cancelled_wait_does_not_undo_the_record(tmp_path: Path) -> None
         assert [r.payload for r in await everything(namespace, "log")] == [b"0", b"1"]
 
 
+@pytest.mark.slow
 async def test_a_cancelled_block_writes_the_submitted_records(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         with trio.CancelScope() as scope:
@@ -356,6 +379,7 @@ async def test_a_cancelled_block_writes_the_submitted_records(tmp_path: Path) ->
         assert [r.payload for r in await everything(namespace, "log")] == [b"submitted"]
 
 
+@pytest.mark.slow
 async def test_closed_objects_refuse_calls(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         async with namespace.open_writer("log", create=True) as writer:
@@ -384,6 +408,7 @@ async def test_invalid_uris_and_directories_are_refused(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.slow
 async def test_a_path_too_long_for_a_socket_works(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     async with dlog.open_namespace(uri_of(deep)) as first, dlog.open_namespace(uri_of(deep)) as second:
@@ -392,6 +417,7 @@ async def test_a_path_too_long_for_a_socket_works(tmp_path: Path) -> None:
         assert [r.payload for r in await everything(second, "log")] == [b"x"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", list(dlog.Compression))
 async def test_records_of_every_codec_are_read(tmp_path: Path, compression: dlog.Compression) -> None:
     config = dlog.NamespaceConfig(compression=compression)
@@ -402,6 +428,7 @@ async def test_records_of_every_codec_are_read(tmp_path: Path, compression: dlog
         assert [r.payload for r in await everything(namespace, "log")] == payloads
 
 
+@pytest.mark.slow
 async def test_two_namespaces_of_one_process_share_a_directory(tmp_path: Path) -> None:
     async with (
         dlog.open_namespace(uri_of(tmp_path)) as first,
@@ -417,6 +444,7 @@ async def test_two_namespaces_of_one_process_share_a_directory(tmp_path: Path) -
                     pass
 
 
+@pytest.mark.slow
 async def test_another_namespace_continues_when_the_host_closes(tmp_path: Path) -> None:
     """The bookie moves to another namespace while a writer is open; no record is lost or repeated."""
     leave, gone = trio.Event(), trio.Event()
@@ -448,6 +476,7 @@ async def write_across_the_move(tmp_path: Path, leave: trio.Event, gone: trio.Ev
         assert [int(record.payload) for record in records] == list(range(61))
 
 
+@pytest.mark.slow
 async def test_a_payload_is_copied_before_the_writer_waits_for_capacity(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         config = dlog.WriterConfig(bytes_in_flight_max=1000)

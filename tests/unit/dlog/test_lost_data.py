@@ -13,7 +13,7 @@ import dlog
 import dlog.aio
 import dlog.blocking
 from dlog.cli.main import main
-from namespace import paths
+from tests.fakes.log_paths import paths_of
 
 pytestmark = pytest.mark.slow
 
@@ -48,9 +48,9 @@ async def lose(uri: str, first_kept: dlog.DLSN) -> None:
     async with dlog.open_namespace(uri) as namespace:
         await namespace.truncate_log("log", first_kept)
         segments = await namespace.segments("log")
-        await namespace._client.delete(segments[1].ledger_id)
-        nodes = paths.segments_path(namespace._path, "log")
-        await namespace._store.delete(f"{nodes}/logrecs_{3:018}")
+        await namespace.context.client.delete(segments[1].ledger_id)
+        nodes = paths_of(namespace.context.path, "log").segments_path
+        await namespace.context.store.delete(f"{nodes}/logrecs_{3:018}")
         with pytest.raises(dlog.LogMetadataError, match="a segment is missing"):
             async with namespace.open_reader("log"):
                 pass

@@ -1,5 +1,7 @@
 """A directory that is moved, removed or replaced while a process has it open loses no acknowledged record."""
 
+# covers: ledger/runtime/held_directories.py
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -58,6 +60,7 @@ def check(found: list[bytes], acknowledged: list[bytes]) -> None:
     assert len(found) <= len(acknowledged) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 async def test_a_writer_is_told_and_no_acknowledged_record_is_lost(
     directory: Path, change: Callable[[Path], Path]
@@ -84,6 +87,7 @@ async def test_a_writer_is_told_and_no_acknowledged_record_is_lost(
         check(await stored(moved), acknowledged)
 
 
+@pytest.mark.slow
 async def test_a_group_is_answered_only_a_moment_after_the_last_look(directory: Path) -> None:
     async with dlog.open_namespace(uri(directory)) as namespace:  # noqa: SIM117
         async with namespace.open_writer("log", create=True) as writer:
@@ -94,6 +98,7 @@ async def test_a_group_is_answered_only_a_moment_after_the_last_look(directory: 
                 await writer.append(b"second")
 
 
+@pytest.mark.slow
 async def test_a_new_namespace_in_its_place_and_the_moved_one_both_keep_all(directory: Path) -> None:
     acknowledged: list[bytes] = []
     async with dlog.open_namespace(uri(directory)) as one, one.open_writer("log", create=True) as writer:
@@ -112,6 +117,7 @@ async def test_a_new_namespace_in_its_place_and_the_moved_one_both_keep_all(dire
     assert await stored(directory) == [b"new %d" % number for number in range(201)]
 
 
+@pytest.mark.slow
 async def test_a_follower_and_an_attached_process_are_told(directory: Path) -> None:
     async with dlog.open_namespace(uri(directory)) as host, dlog.open_namespace(uri(directory)) as attached:
         async with host.open_writer("log", create=True) as writer:
@@ -126,6 +132,7 @@ async def test_a_follower_and_an_attached_process_are_told(directory: Path) -> N
                 await namespace.list_logs()
 
 
+@pytest.mark.slow
 async def test_purge_and_compaction_of_a_moved_directory_touch_nothing_in_its_place(directory: Path) -> None:
     async with dlog.open_namespace(uri(directory)) as namespace:
         async with namespace.open_writer("log", create=True) as writer:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 import dlog
+from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
 from ledger.catalog.catalog import StoredLedger
 from ledger.metadata import Ensemble, LedgerMetadata
 from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
+from namespace.log_nodes import LogNodes
 from namespace.logs import create_log, open_log
 from namespace.segment_nodes import delete_segment, list_segments, start_segment
 from namespace.segments.segment import LogSegment
@@ -32,8 +34,8 @@ class ReplacesTheSegment:
 
     async def delete_unchanged(self, seen: StoredLedger) -> bool:
         assert seen.ledger_id == self._empty.ledger_id
-        await delete_segment(self._store, NS, "log", self._empty)
-        await start_segment(self._store, await open_log(self._store, NS, "log"), self._again)
+        await delete_segment(LogNodes(self._store, NS, "log"), self._empty)
+        await start_segment(await open_log(LogNodes(self._store, NS, "log")), self._again)
         return True
 
 
@@ -41,11 +43,11 @@ async def test_deleting_a_log_keeps_a_segment_that_another_writer_started_meanwh
     empty, again = (LogSegment(segment_seqno=1, ledger_id=each, first_txid=0) for each in (10, 11))
     async with open_memory_store(MemoryTree()) as store:
         await store.create(NS)
-        await create_log(store, NS, "log")
-        await start_segment(store, await open_log(store, NS, "log"), empty)
+        await create_log(LogNodes(store, NS, "log"))
+        await start_segment(await open_log(LogNodes(store, NS, "log")), empty)
         client: Any = ReplacesTheSegment(store, empty, again)
         config = dlog.NamespaceConfig().for_scheme("distributedlog")
-        namespace = Namespace("test:replaced", store, client, NS, config, client_id="test")
+        namespace = Namespace(NamespaceContext("test:replaced", store, client, NS, config, client_id="test"))
         with pytest.raises(dlog.LogMetadataError, match=r"not deleted: segment .* has another ledger now"):
             await namespace.delete_log("log")
-        assert (await list_segments(store, NS, "log")).segments == (again,)
+        assert (await list_segments(LogNodes(store, NS, "log"))).segments == (again,)

@@ -1,5 +1,7 @@
 """Calls of a namespace while the metadata store is away: each waits, and changes what it changes once."""
 
+# covers: dlog/context.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -11,14 +13,17 @@ import trio
 from trio.testing import MockClock
 
 import dlog
+from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
+from dlog.promotion import nodes as promotion_nodes
+from dlog.promotion.location import promotable
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.metadata_store.errors import ConnectionLostError
 from ledger.metadata_store.memory import MemoryStore, MemoryTree
 from ledger.metadata_store.store import Operation, Stat
-from namespace import paths
 from namespace.policy import Policy, Right, Rule
 from tests.fakes.dict_bookies import open_cluster
+from tests.fakes.log_paths import paths_of
 
 CONFIG = dlog.NamespaceConfig(writer=dlog.WriterConfig(purge=False)).for_scheme("distributedlog")
 POLICY = Policy((Rule("me", "*", frozenset(Right)),))
@@ -109,7 +114,16 @@ async def program() -> AsyncIterator[Program]:
         store = LosingStore(cluster.tree)
         async with open_ledger_client(store, cluster.dial) as client:
             namespace = Namespace(
-                "test", store, client, "/ns", CONFIG, client_id="me", principal="me", wall_ms=lambda: 1_000
+                NamespaceContext(
+                    "test",
+                    store,
+                    client,
+                    "/ns",
+                    CONFIG,
+                    client_id="me",
+                    principal="me",
+                    wall_ms=lambda: 1_000,
+                )
             )
             await store.create("/ns")
             for number in range(3):
@@ -139,9 +153,9 @@ OPERATIONS: dict[str, Callable[[Namespace], Awaitable[object]]] = {
     "delete_log": lambda namespace: namespace.delete_log("log"),
     "rename_log": lambda namespace: namespace.rename_log("log", "new/name"),
     "purge_log": lambda namespace: namespace.purge_log("log"),
-    "retain_log": lambda namespace: namespace.retain_log("log"),
-    "set_retention": lambda namespace: namespace.set_retention("log", dlog.Retention(age_s=86_400)),
-    "set_policy": lambda namespace: namespace.set_policy(POLICY),
+    "retain_log": lambda namespace: namespace.retention.apply("log"),
+    "set_retention": lambda namespace: namespace.retention.set("log", dlog.Retention(age_s=86_400)),
+    "set_policy": lambda namespace: namespace.policy.set(POLICY),
     "set_policy to another": lambda namespace: replace_policy(namespace, POLICY_OF_ROOT),
     "set_policy to none": lambda namespace: replace_policy(namespace, None),
     "cursor set": lambda namespace: set_cursor(namespace),
@@ -153,14 +167,14 @@ OPERATIONS: dict[str, Callable[[Namespace], Awaitable[object]]] = {
 
 
 async def replace_policy(namespace: Namespace, policy: Policy | None) -> None:
-    if await namespace.policy() is None:
-        await namespace.set_policy(POLICY)
-    await namespace.set_policy(policy)
+    if await namespace.policy.get() is None:
+        await namespace.policy.set(POLICY)
+    await namespace.policy.set(policy)
 
 
 async def change_properties(namespace: Namespace) -> object:
-    first = await namespace.change_properties("log", {"a": "1"})
-    second = await namespace.change_properties("log", {"a": None, "b": "2"}, expected=first)
+    first = await namespace.properties.change("log", {"a": "1"})
+    second = await namespace.properties.change("log", {"a": None, "b": "2"}, expected=first)
     return first.values, second.values  # not the versions: a repeated write is one more
 
 
@@ -203,12 +217,12 @@ async def test_a_lost_look_at_whether_a_log_was_promoted_is_repeated(
     """The session of a process that was stopped for long ends just then."""
     async with program() as lossy:
 
-        async def never(_uri: str) -> None:
+        async def never(_uri: str) -> NamespaceContext:
             raise AssertionError("it was not promoted")
 
-        lossy.namespace._open_target = never
-        lossy.store.lost_look = paths.promoted_to_path("", "log")
-        await LOOKS[operation](lossy.namespace)
+        namespace = Namespace(attrs.evolve(lossy.namespace.context, locate=promotable(never)))
+        lossy.store.lost_look = promotion_nodes.moved_to_path(paths_of("", "log"))
+        await LOOKS[operation](namespace)
         assert lossy.store.lost_look is None, "it was not looked up"
 
 
@@ -216,7 +230,11 @@ async def test_a_log_that_another_client_created_meanwhile_is_not_taken_for_ones
     autojump_clock: MockClock,
 ) -> None:
     async with program() as lossy:
-        other = Namespace("test", MemoryStore(lossy.store.tree), lossy.client, "/ns", CONFIG, client_id="two")
+        other = Namespace(
+            NamespaceContext(
+                "test", MemoryStore(lossy.store.tree), lossy.client, "/ns", CONFIG, client_id="two"
+            )
+        )
         lossy.store.lost_at = lossy.store.writes + 1
         errors: list[dlog.DLogError] = []
 
@@ -251,8 +269,8 @@ async def test_questions_wait_for_the_store_to_come_back(autojump_clock: MockClo
             lambda: calm.namespace.segments("log"),
             lambda: calm.namespace.describe_log("log"),
             lambda: calm.namespace.count_records("log"),
-            lambda: calm.namespace.retention("log"),
-            lambda: calm.namespace.properties("log"),
+            lambda: calm.namespace.retention.get("log"),
+            lambda: calm.namespace.properties.get("log"),
             calm.namespace.cursors("log").list,
             lambda: calm.namespace.cursors("log").get("c"),
         ):

@@ -1,5 +1,7 @@
 """The counters and times of a namespace after known work in a directory."""
 
+# covers: dlog/statistics_names.py
+
 from __future__ import annotations
 
 import asyncio
@@ -16,7 +18,7 @@ from dlog import statistics_names as names
 from dlog.connect import EMBEDDED_NAMESPACE_PATH
 from dlog.write.log_writer import LogWriter
 from ledger.runtime.statistics import names as ledgers
-from namespace import paths
+from tests.fakes.log_paths import paths_of
 
 MEASURED = {"statistics": True}
 
@@ -27,6 +29,7 @@ async def bounded() -> AsyncIterator[None]:
         yield
 
 
+@pytest.mark.slow
 async def test_the_counters_are_those_of_the_work_done(tmp_path: Path, bounded: None) -> None:
     config = dlog.WriterConfig(segment_bytes_max=50, visibility_delay_ms=60_000)
     async with dlog.open_namespace(tmp_path.as_uri()) as namespace:
@@ -54,6 +57,7 @@ async def test_the_counters_are_those_of_the_work_done(tmp_path: Path, bounded: 
     assert set(counted) == {*names.COUNTERS, *ledgers.COUNTERS}
 
 
+@pytest.mark.slow
 async def test_without_the_setting_no_time_is_measured(tmp_path: Path, bounded: None) -> None:
     async with dlog.open_namespace(tmp_path.as_uri()) as namespace:
         async with namespace.open_writer("orders", create=True) as writer:
@@ -62,6 +66,7 @@ async def test_without_the_setting_no_time_is_measured(tmp_path: Path, bounded: 
         assert namespace.statistics().histograms == {}
 
 
+@pytest.mark.slow
 async def test_with_the_setting_each_call_is_measured_once(tmp_path: Path, bounded: None) -> None:
     async with dlog.open_namespace(tmp_path.as_uri(), settings=MEASURED) as namespace:
         config = dlog.WriterConfig(segment_bytes_max=50)
@@ -83,13 +88,14 @@ async def test_with_the_setting_each_call_is_measured_once(tmp_path: Path, bound
     assert set(counts) == {*names.TIMINGS, *ledgers.TIMINGS}
 
 
+@pytest.mark.slow
 async def test_a_writer_that_loses_its_lock_and_is_reopened_is_counted(tmp_path: Path, bounded: None) -> None:
     async with dlog.open_namespace(tmp_path.as_uri()) as namespace:
         async with namespace.open_writer("orders", create=True) as writer:
             await writer.append(b"x")
-            lock = paths.lock_path(EMBEDDED_NAMESPACE_PATH, "orders")
-            (member,) = (await namespace._store.children(lock)).names
-            await namespace._store.delete(f"{lock}/{member}")
+            lock = paths_of(EMBEDDED_NAMESPACE_PATH, "orders").lock_path
+            (member,) = (await namespace.context.store.children(lock)).names
+            await namespace.context.store.delete(f"{lock}/{member}")
             await writer._shell.finished.wait()
             await writer.reopen()
             await writer.append(b"y")
@@ -99,6 +105,7 @@ async def test_a_writer_that_loses_its_lock_and_is_reopened_is_counted(tmp_path:
     assert seen[names.RECORDS_SENT] >= 2
 
 
+@pytest.mark.slow
 def test_the_blocking_face_counts_and_measures_too(tmp_path: Path) -> None:
     with dlog.blocking.open_namespace(tmp_path.as_uri(), settings=MEASURED) as namespace:
         with namespace.open_writer("orders", create=True) as writer:
@@ -109,6 +116,7 @@ def test_the_blocking_face_counts_and_measures_too(tmp_path: Path) -> None:
     assert seen.histograms[names.APPEND].count == 1
 
 
+@pytest.mark.slow
 def test_the_face_of_asyncio_counts_and_measures_too(tmp_path: Path) -> None:
     async def main() -> dlog.Statistics:
         async with dlog.aio.open_namespace(tmp_path.as_uri(), settings=MEASURED) as namespace:

@@ -1,5 +1,7 @@
 """The spans of real work in a directory, by the real library with an exporter in memory."""
 
+# covers: ledger/runtime/statistics/tracing.py
+
 from __future__ import annotations
 
 import asyncio
@@ -36,6 +38,7 @@ async def bounded() -> AsyncIterator[None]:
         yield
 
 
+@pytest.mark.slow
 async def test_each_append_and_each_batch_has_one_span_of_messaging(tmp_path: Path, bounded: None) -> None:
     async with dlog.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace:
         async with namespace.open_writer("orders", create=True) as writer:
@@ -63,6 +66,7 @@ async def test_each_append_and_each_batch_has_one_span_of_messaging(tmp_path: Pa
     assert counts == [*map(len, batches), 0]  # the last call found the end
 
 
+@pytest.mark.slow
 async def test_an_iteration_has_a_span_for_each_wait_not_for_each_record(
     tmp_path: Path, bounded: None
 ) -> None:
@@ -77,6 +81,7 @@ async def test_an_iteration_has_a_span_for_each_wait_not_for_each_record(
     assert sum(map(int, map(str, counts))) == 1000
 
 
+@pytest.mark.slow
 async def test_lock_recovery_and_roll_have_spans(tmp_path: Path, bounded: None) -> None:
     async with dlog.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace:
         config = dlog.WriterConfig(segment_bytes_max=50)
@@ -91,6 +96,7 @@ async def test_lock_recovery_and_roll_have_spans(tmp_path: Path, bounded: None) 
     assert {span.kind for span in finished()["roll orders"]} == {SpanKind.INTERNAL}
 
 
+@pytest.mark.slow
 async def test_a_failed_append_is_an_error_with_its_type(tmp_path: Path, bounded: None) -> None:
     async with (
         dlog.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace,
@@ -103,6 +109,7 @@ async def test_a_failed_append_is_an_error_with_its_type(tmp_path: Path, bounded
     assert attributes(span)["error.type"] == "RecordTooLongError"
 
 
+@pytest.mark.slow
 async def test_without_the_setting_no_span_is_made(tmp_path: Path, bounded: None) -> None:
     async with dlog.open_namespace(tmp_path.as_uri(), settings={"statistics": True}) as namespace:
         async with namespace.open_writer("orders", create=True) as writer:
@@ -117,6 +124,7 @@ async def test_without_the_setting_no_span_is_made(tmp_path: Path, bounded: None
     assert finished() == {}
 
 
+@pytest.mark.slow
 def test_a_blocking_append_is_a_child_of_the_span_of_its_thread(tmp_path: Path) -> None:
     with dlog.blocking.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace:
         with (
@@ -132,6 +140,7 @@ def test_a_blocking_append_is_a_child_of_the_span_of_its_thread(tmp_path: Path) 
     assert "receive orders" in finished()
 
 
+@pytest.mark.slow
 def test_an_append_of_asyncio_is_a_child_of_the_span_of_its_task(tmp_path: Path) -> None:
     async def main() -> int:
         async with (
@@ -159,6 +168,7 @@ async def test_tracing_without_the_library_is_refused_with_a_remedy(
             pass
 
 
+@pytest.mark.slow
 def test_the_library_is_imported_only_when_tracing_is_on(tmp_path: Path) -> None:
     script = (
         "import sys, dlog.blocking;"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,25 @@ WAYS = {
     "a script beside the file": lambda at: [sys.executable, str(at / "program.py")],
     "a module": lambda at: [sys.executable, "-m", "program"],
     "a line of code": lambda at: [sys.executable, "-c", "import dlog"],
+    "a module of ours": lambda at: [sys.executable, "-m", "dlog", "--version"],
+    "the module of the command": lambda at: [sys.executable, "-m", "dlog.cli.main", "--version"],
+    "the command with a search path": lambda at: [
+        "env",
+        f"PYTHONPATH={at}",
+        str(Path(sys.executable).with_name("dlog")),
+        "--version",
+    ],
+    "another process": lambda at: [
+        sys.executable,
+        "-c",
+        "import multiprocessing, importlib\n"
+        "with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+        "    pool.apply(importlib.import_module, ['dlog'])",
+    ],
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("file", ["ledger.py", "namespace/__init__.py", "bookie/notes.py"])
 def test_a_file_in_the_way_is_named_with_what_to_do(tmp_path: Path, file: str, way: str) -> None:
@@ -49,3 +66,11 @@ def test_a_module_of_the_program_that_is_loaded_already_is_named(tmp_path: Path)
 def test_a_package_that_is_missing_is_named() -> None:
     with pytest.raises(ImportError, match=r"'no_such_package' is missing beside .*; install DLog again"):
         check_own_packages(dlog.__file__, ("no_such_package",))
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "dlog", "--version"], capture_output=True, text=True, check=True
+    ).stdout
+    assert shown == f"dlog, version {dlog.__version__}\n"
+    assert dlog.__version__ == metadata.version("dlog-streams")

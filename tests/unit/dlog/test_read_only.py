@@ -1,5 +1,7 @@
 """Namespaces opened with ``read_only=True``: what is seen, what is refused, and that no byte is written."""
 
+# covers: bookie/embedded/snapshot.py
+
 from __future__ import annotations
 
 import os
@@ -151,15 +153,15 @@ async def test_a_closed_namespace_is_described_and_verified_read_only(tmp_path: 
             await writer.append_many([b"%d" % number for number in range(10)])
         await namespace.create_log("empty")
         expected = await namespace.describe_log("a/log")
-        verified = await namespace.verify_log("a/log")
+        verified = await namespace.repair.verify("a/log")
     before = everything_below(tmp_path)
     with dlog.blocking.open_namespace(f"file://{tmp_path}", read_only=True) as opened:
         assert opened.list_logs() == ["a/log", "empty"]
         assert opened.describe_log("a/log") == expected
-        assert opened.verify_log("a/log") == verified
+        assert opened.repair.verify("a/log") == verified
         assert opened.last_dlsn("empty") is None
         assert opened.purge_log("a/log", dry_run=True) == []
-        assert opened.policy() is None
+        assert opened.policy.get() is None
         assert opened.log_exists("empty")
     assert everything_below(tmp_path) == before
 
@@ -171,9 +173,9 @@ CHANGES: list[Callable[[dlog.Namespace], Awaitable[object]]] = [
     lambda namespace: namespace.rename_log("log", "new"),
     lambda namespace: namespace.truncate_log("log", dlog.DLSN(1, 0, 0)),
     lambda namespace: namespace.purge_log("log"),
-    lambda namespace: namespace.set_policy(None),
-    lambda namespace: namespace.set_retention("log", None),
-    lambda namespace: namespace.retain_log("log"),
+    lambda namespace: namespace.policy.set(None),
+    lambda namespace: namespace.retention.set("log", None),
+    lambda namespace: namespace.retention.apply("log"),
     lambda namespace: namespace.cursors("log").set("reader", dlog.DLSN(1, 0, 0)),
     lambda namespace: namespace.cursors("log").delete("reader"),
     lambda namespace: namespace.open_writer("log").__aenter__(),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import enum
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import attrs
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -214,3 +217,112 @@ def test_values_of_a_blocking_reader(tmp_path: Path) -> None:
             log.append(made.encode(Price(1, "EUR")))
         with namespace.open_reader("prices", follow=False) as reader:
             assert [typed.value for typed in made.values_of(reader)] == [Price(1, "EUR")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Payment:
+    amount: Decimal
+    items: list[Item]
+    rate: Decimal | None = None
+
+
+@given(
+    st.builds(
+        Payment,
+        amount=st.decimals(allow_nan=False),
+        items=st.lists(st.builds(Item, name=texts, count=st.integers()), max_size=2),
+        rate=st.none() | st.decimals(allow_nan=False, allow_infinity=False),
+    )
+)
+def test_a_dataclass_and_a_decimal_come_back_as_they_were(payment: Payment) -> None:
+    made = Registry()
+    made.register("payment")(Payment)
+    decoded = made.decode(made.encode(payment))
+    assert decoded == payment
+    assert decoded.amount.as_tuple() == payment.amount.as_tuple()  # also the zeros at its end
+
+
+@pytest.mark.parametrize("amount", ["1.5.0", "", 1.5, 3, None, True])
+def test_what_is_no_decimal_number_does_not_pass_for_one(amount: object) -> None:
+    made = Registry()
+    made.register("payment")(Payment)
+    payload = json.dumps({"type": "payment", "version": 1, "data": {"amount": amount, "items": []}})
+    with pytest.raises(TypedRecordError, match="do not fit"):
+        made.decode(payload.encode())
+
+
+class Line(pydantic.BaseModel):
+    sku: str
+    price: Decimal
+    state: State = State.OPEN
+
+
+class Invoice(pydantic.BaseModel):
+    id: int
+    lines: list[Line]
+    at: datetime.datetime | None = None
+    to: str = pydantic.Field(default="", alias="recipient")
+
+
+@attrs.frozen
+class Sent:
+    invoice: Invoice
+    by: str
+
+
+invoices = st.builds(
+    Invoice,
+    id=st.integers(-(2**63), 2**63 - 1),
+    lines=st.lists(
+        st.builds(
+            Line,
+            sku=texts,
+            price=st.decimals(allow_nan=False, allow_infinity=False),
+            state=st.sampled_from(State),
+        ),
+        max_size=2,
+    ),
+    at=st.none() | st.datetimes(timezones=st.just(datetime.UTC)),
+    recipient=texts,
+)
+
+
+@given(invoices)
+def test_a_model_of_pydantic_comes_back_as_it_was(invoice: Invoice) -> None:
+    made = Registry()
+    made.register("invoice")(Invoice)
+    made.register("sent")(Sent)
+    assert made.decode(made.encode(invoice)) == invoice
+    assert made.decode(made.encode(Sent(invoice, "post"))) == Sent(invoice, "post")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"id": "7"}, "id: Input should be a valid integer"),
+        ({"id": 7.5}, "id: Input should be a valid integer"),
+        ({"id": True}, "id: Input should be a valid integer"),
+        ({"at": "yesterday"}, "at: Input should be a valid datetime"),
+        ({"lines": [{"sku": "tee", "price": "2", "colour": "red"}]}, "lines.0.colour: Extra inputs"),
+        ({"lines": [{"sku": "tee"}]}, "lines.0.price: Field required"),
+        ({"weight": 3}, "weight: Extra inputs are not permitted"),
+    ],
+)
+def test_fields_that_do_not_fit_a_model_are_an_error(change: dict[str, object], reason: str) -> None:
+    made = Registry()
+    made.register("invoice")(Invoice)
+    data = {"id": 7, "lines": [], "recipient": "me", **change}
+    payload = json.dumps({"type": "invoice", "version": 1, "data": data}).encode()
+    with pytest.raises(TypedRecordError, match="'invoice', version 1, do not fit") as caught:
+        made.decode(payload)
+    assert reason in str(caught.value)
+
+
+def test_a_model_that_json_cannot_hold_is_not_written() -> None:
+    class Raw(pydantic.BaseModel):
+        data: bytes
+
+    made = Registry()
+    made.register("raw")(Raw)
+    with pytest.raises(TypedRecordError, match="cannot be written as JSON"):
+        made.encode(Raw(data=b"\xff"))

@@ -28,12 +28,12 @@ WRONG: dict[str, Wrong] = {
     "truncate_log": lambda namespace, _: namespace.truncate_log("log", HALF),
     "cursors.set": lambda namespace, _: namespace.cursors("log").set("c", "1:0:0"),
     "cursor name": lambda namespace, _: namespace.cursors("log").set(7, DLSN(1, 0, 0)),
-    "set_retention": lambda namespace, _: namespace.set_retention("log", 7),
-    "property": lambda namespace, _: namespace.change_properties("log", {"owner": 7}),
-    "property of bytes": lambda namespace, _: namespace.change_properties("log", {"owner": b"shop"}),
-    "set_access_control": lambda namespace, _: namespace.set_access_control("log", {"write"}),
-    "batch": lambda namespace, _: namespace.begin_batch(["log"], series="s", number=1.5),
-    "logs of a batch": lambda namespace, _: namespace.begin_batch("log"),
+    "set_retention": lambda namespace, _: namespace.retention.set("log", 7),
+    "property": lambda namespace, _: namespace.properties.change("log", {"owner": 7}),
+    "property of bytes": lambda namespace, _: namespace.properties.change("log", {"owner": b"shop"}),
+    "set_access_control": lambda namespace, _: namespace.access.set("log", {"write"}),
+    "batch": lambda namespace, _: namespace.batches.begin(["log"], series="s", number=1.5),
+    "logs of a batch": lambda namespace, _: namespace.batches.begin("log"),
     "create_log": lambda namespace, _: namespace.create_log(7),
     "rename_log": lambda namespace, _: namespace.rename_log("log", 7),
     "shards": lambda namespace, _: create_sharded_log(namespace, "sharded", 2.0),  # type: ignore[arg-type]
@@ -46,6 +46,7 @@ async def namespace(tmp_path: Path) -> AsyncIterator[dlog.Namespace]:
         yield opened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", WRONG.values(), ids=WRONG)
 async def test_a_wrong_argument_is_an_error_and_the_log_stays_in_use(
     namespace: dlog.Namespace, call: Wrong
@@ -62,10 +63,10 @@ async def test_a_wrong_argument_is_an_error_and_the_log_stays_in_use(
     async with namespace.open_reader("log", follow=False) as reader:
         assert [record.payload async for record in reader] == [b"first", b"second", b"third"]
     assert await namespace.list_logs() == ["log"]
-    assert await namespace.retention("log") is None
-    assert dict((await namespace.properties("log")).values) == {}
+    assert await namespace.retention.get("log") is None
+    assert dict((await namespace.properties.get("log")).values) == {}
     assert await namespace.cursors("log").list() == []
-    assert (await namespace.check_log("log")).is_consistent
+    assert (await namespace.repair.check("log")).is_consistent
 
 
 async def test_a_buffer_of_larger_elements_is_a_payload(namespace: dlog.Namespace) -> None:
@@ -77,6 +78,7 @@ async def test_a_buffer_of_larger_elements_is_a_payload(namespace: dlog.Namespac
         assert [record.payload async for record in reader] == [b"abcdefgh", b"abcdefgh", b"x"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["latest", 3.5, True, (1, 0, 0), datetime.date(2026, 1, 1), HALF])
 @pytest.mark.parametrize("end", [False, True], ids=["start", "end"])
 async def test_a_reader_does_not_begin_or_end_where_no_place_is(
@@ -89,14 +91,14 @@ async def test_a_reader_does_not_begin_or_end_where_no_place_is(
 
 async def test_a_detached_segment_takes_integers_as_transaction_ids(namespace: dlog.Namespace) -> None:
     await namespace.create_log("log")
-    plan = await namespace.begin_batch(["log"])
+    plan = await namespace.batches.begin(["log"])
     assert plan is not None
-    async with namespace.open_detached_segment(plan, "log") as segment:
+    async with namespace.batches.open_segment(plan, "log") as segment:
         with pytest.raises(TypeError, match="a transaction id is an int"):
             await segment.append_many([b"x"], txids=[2.0**61])  # type: ignore[list-item]
         await segment.append_many([b"y"], txids=[2**61])
     assert segment.result is not None
-    await namespace.attach_batch(plan, [segment.result])
+    await namespace.batches.attach(plan, [segment.result])
     async with namespace.open_reader("log", follow=False) as reader:
         assert [(record.txid, record.payload) async for record in reader] == [(2**61, b"y")]
 
@@ -108,6 +110,7 @@ async def test_a_group_is_given_several_logs(namespace: dlog.Namespace) -> None:
             pass
 
 
+@pytest.mark.slow
 async def test_a_reader_commits_positions_only(namespace: dlog.Namespace) -> None:
     async with namespace.open_writer("log", create=True) as log:
         last = await log.append(b"x")

@@ -1,5 +1,8 @@
 """The counters of a client after known work with three bookies."""
 
+# covers: ledger/runtime/statistics/names.py
+# covers: ledger/write/timed_handle.py
+
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,9 @@
 """``ledger.blocking``: the same calls without ``async``, over a directory."""
 
+# covers: ledger/blocking.py
+# covers: ledger/runtime/tasks/futures.py
+# covers: ledger/runtime/tasks/thread_queue.py
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -22,6 +26,7 @@ def client(tmp_path: Path) -> Iterator[blocking.LedgerClient]:
         yield client
 
 
+@pytest.mark.slow
 def test_a_script_writes_and_reads_a_ledger(client: blocking.LedgerClient) -> None:
     with create(client, password=b"secret", custom={"by": b"script"}) as writer:
         assert writer.append(b"first") == 0
@@ -42,6 +47,7 @@ def test_a_script_writes_and_reads_a_ledger(client: blocking.LedgerClient) -> No
         client.metadata(writer.ledger_id)
 
 
+@pytest.mark.slow
 def test_submitted_entries_get_their_ids_in_order(client: blocking.LedgerClient) -> None:
     with create(client) as writer:
         buffer = bytearray(b"0000")
@@ -55,6 +61,7 @@ def test_submitted_entries_get_their_ids_in_order(client: blocking.LedgerClient)
         assert reader.read(123, 123)[0].payload == b"0123"
 
 
+@pytest.mark.slow
 def test_a_submit_after_the_close_fails_in_its_future(client: blocking.LedgerClient) -> None:
     writer = create(client)
     writer.append(b"only")
@@ -63,6 +70,7 @@ def test_a_submit_after_the_close_fails_in_its_future(client: blocking.LedgerCli
         writer.submit(b"late").result(timeout=60)
 
 
+@pytest.mark.slow
 def test_a_fenced_writer_fails_the_futures_of_entries_not_confirmed(client: blocking.LedgerClient) -> None:
     writer = create(client)
     writer.append(b"kept")

@@ -1,5 +1,9 @@
 """Ledgers from creation to deletion, with dictionary bookies."""
 
+# covers: ledger/client.py
+# covers: ledger/context.py
+# covers: ledger/handle.py
+
 from __future__ import annotations
 
 from typing import Any
@@ -46,6 +50,7 @@ async def test_appended_entries_are_read_back_after_the_close(cluster: DictClust
         assert (await reader.read_payloads(1, 3))[0] == b"one"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digest_type", list(DigestType))
 async def test_every_digest_type_works_with_striping(cluster: DictCluster, digest_type: DigestType) -> None:
     async with cluster.client() as client:

@@ -1,3 +1,5 @@
+# covers: ledger/metadata.py
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,7 @@
 """Payloads as callers give them: an entry holds the bytes of the buffer, or the call is an error."""
 
+# covers: ledger/payloads.py
+
 from __future__ import annotations
 
 import array

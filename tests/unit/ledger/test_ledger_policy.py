@@ -1,5 +1,7 @@
 """The mark of a log's ledgers, and the rule for ledgers without one. Rules: ``test_policy`` of ``dlog``."""
 
+# covers: ledger/policy.py
+
 from __future__ import annotations
 
 from typing import Any

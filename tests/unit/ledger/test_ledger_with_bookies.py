@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trio
 
+from bookie.bookie import open_bookie
 from bookie.disk.real_disk import RealDisk
-from bookie.main import open_bookie
 from bookie.storage.config import StorageConfig
 from ledger.catalog.paths import available_path
 from ledger.client import LedgerClient, open_ledger_client
@@ -127,6 +127,7 @@ async def test_no_entry_is_lost_if_bookies_restart_under_a_writer(tmp_path: Path
             await writer.append(b"late")
 
 
+@pytest.mark.slow
 async def test_a_replaced_bookie_and_a_recovered_tail(tmp_path: Path) -> None:
     async with open_cluster(tmp_path, ["b1:1", "b2:1", "b3:1", "b4:1"]) as (cluster, client, other):
         writer = await client.create(write_quorum=2, ack_quorum=2)
@@ -141,6 +142,7 @@ async def test_a_replaced_bookie_and_a_recovered_tail(tmp_path: Path) -> None:
             assert [int(entry.payload) for entry in await reader.read(100, 199)] == list(range(100, 200))
 
 
+@pytest.mark.slow
 async def test_a_tailing_reader_reads_every_entry_once_and_in_order(tmp_path: Path) -> None:
     async with open_cluster(tmp_path, ["b1:1", "b2:1", "b3:1"]) as (_, client, other):
         writer = await client.create()
@@ -191,6 +193,7 @@ async def test_deferred_sync_and_chosen_ids_survive_the_restart_of_every_bookie(
                 assert [int(entry.payload) for entry in entries] == list(range(last + 1))
 
 
+@pytest.mark.slow
 async def test_a_reader_gets_a_lone_entry_without_another_one_behind_it(tmp_path: Path) -> None:
     async with open_cluster(tmp_path, ["b1:1", "b2:1", "b3:1"]) as (_, client, other):
         writer = await client.create()

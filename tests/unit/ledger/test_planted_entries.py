@@ -78,6 +78,7 @@ async def read_all_ways(client: LedgerClient, ledger_id: int) -> None:
             assert (await reader.read_payloads(0, LAST))[0] == HONEST[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", FORBIDDEN + WELL_FORMED)
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 3, 2), (3, 2, 2)])
 @pytest.mark.parametrize("everywhere", [False, True])

@@ -1,3 +1,5 @@
+# covers: namespace/binding.py
+
 from __future__ import annotations
 
 import pytest
@@ -7,7 +9,7 @@ from ledger.metadata_store.errors import BadVersionError, NodeExistsError
 from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 from ledger.metadata_store.store import Stat
 from namespace.binding import Binding, decode_binding, encode_binding, new_binding
-from namespace.bindings import bind, resolve_binding, unbind
+from namespace.bindings import bind, resolve_binding
 
 BINDING = new_binding("zk1:2181,zk2:2181", "/ledgers")
 
@@ -87,8 +89,6 @@ async def test_data_that_is_no_binding_stops_the_search() -> None:
         await store.create("/a/b", b"something else")
         with pytest.raises(LogMetadataError, match=r"^/a/b: "):
             await resolve_binding(store, "/a/b/c")
-        with pytest.raises(LogMetadataError):
-            await unbind(store, "/a/b")
         assert (await store.get("/a/b")).value == b"something else"
 
 
@@ -119,12 +119,3 @@ async def test_two_clients_that_bind_an_empty_node_do_not_overwrite_each_other()
         await bind(store, "/a", new_binding("other", "/l"))
     assert await resolve_binding(store, "/a") == BINDING
     await store.aclose()
-
-
-async def test_unbinding_empties_the_node_and_keeps_it() -> None:
-    async with open_memory_store(MemoryTree()) as store:
-        await bind(store, "/a/b", BINDING)
-        await unbind(store, "/a/b")
-        assert (await store.get("/a/b")).value == b""
-        await unbind(store, "/a/b")
-        await unbind(store, "/none")

@@ -19,7 +19,7 @@ from ledger.catalog import connection_retry
 from ledger.metadata_store.errors import ConnectionLostError
 from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 from ledger.metadata_store.store import Put
-from namespace import logs, paths
+from namespace import logs
 from namespace.cursor_nodes import (
     Cursor,
     advance_cursor,
@@ -30,6 +30,8 @@ from namespace.cursor_nodes import (
     read_cursor,
 )
 from namespace.dlsn import DLSN
+from namespace.log_nodes import LogNodes
+from tests.fakes.log_paths import paths_of
 
 NS = "/shop"
 NODE = f"{NS}/log/<default>/subscribers/billing"
@@ -40,7 +42,7 @@ A, B, C = DLSN(1, 5, 0), DLSN(1, 7, 2), DLSN(2, 0, 0)
 async def store() -> AsyncIterator[MemoryStore]:
     async with open_memory_store(MemoryTree()) as opened:
         await opened.create(NS)
-        await logs.create_log(opened, NS, "log")
+        await logs.create_log(LogNodes(opened, NS, "log"))
         yield opened
 
 
@@ -48,9 +50,7 @@ async def place(
     store: MemoryStore, position: DLSN, expected: Cursor | None = None, *, checks: bool = True
 ) -> Cursor:
     return await place_cursor(
-        store,
-        NS,
-        "log",
+        LogNodes(store, NS, "log"),
         "billing",
         position,
         expected=expected,
@@ -60,22 +60,22 @@ async def place(
 
 
 async def advance(store: MemoryStore, cursor: Cursor, position: DLSN) -> Cursor:
-    return await advance_cursor(store, NS, cursor, position, retry_timeout_s=10)
+    return await advance_cursor(LogNodes(store, NS, cursor.log), cursor, position, retry_timeout_s=10)
 
 
 async def read(store: MemoryStore) -> Cursor | None:
-    return await read_cursor(store, NS, "log", "billing")
+    return await read_cursor(LogNodes(store, NS, "log"), "billing")
 
 
 async def test_a_cursor_is_stored_as_apaches_subscriber(store: MemoryStore) -> None:
-    assert await list_cursors(store, NS, "log") == []
+    assert await list_cursors(LogNodes(store, NS, "log")) == []
     cursor = await place(store, A)
     assert cursor == Cursor("log", "billing", A, 0)
     assert (await store.get(NODE)).value == A.to_text().encode()
     moved = await advance(store, cursor, B)
     assert moved == Cursor("log", "billing", B, 1)
     assert (await store.get(NODE)).value == B.to_text().encode()
-    assert await list_cursors(store, NS, "log") == [moved]
+    assert await list_cursors(LogNodes(store, NS, "log")) == [moved]
     assert await read(store) == moved
 
 
@@ -90,8 +90,8 @@ async def test_a_cursor_moves_only_from_the_value_that_was_seen(store: MemorySto
     with pytest.raises(CursorConflictError):
         await place(store, C, first)
     assert (await store.get(NODE)).value == B.to_text().encode()
-    assert await delete_cursor(store, NS, "log", "billing")
-    assert not await delete_cursor(store, NS, "log", "billing")
+    assert await delete_cursor(LogNodes(store, NS, "log"), "billing")
+    assert not await delete_cursor(LogNodes(store, NS, "log"), "billing")
     with pytest.raises(CursorConflictError) as caught:
         await advance(store, Cursor("log", "billing", B, 1), C)
     assert caught.value.actual is None
@@ -151,7 +151,7 @@ async def test_a_cursor_that_is_created_during_a_truncation_sees_it(
         attempts.append(1)
         if len(attempts) == 1:
             # Each change of truncation marks writes this node.
-            await commit(self, [Put(paths.version_path(NS, "log"), b"\xff\xff\xff\xff")])
+            await commit(self, [Put(paths_of(NS, "log").version_path, b"\xff\xff\xff\xff")])
             monkeypatch.setattr("namespace.cursor_nodes.first_left", lambda segments: C)
         await commit(self, operations)
 
@@ -167,20 +167,20 @@ async def test_a_node_without_a_position_is_named_and_can_be_deleted(store: Memo
     with pytest.raises(LogMetadataError, match="dlog cursor delete"):
         await read(store)
     with pytest.raises(LogMetadataError, match=NODE):
-        await list_cursors(store, NS, "log")
-    assert await delete_cursor(store, NS, "log", "billing")
+        await list_cursors(LogNodes(store, NS, "log"))
+    assert await delete_cursor(LogNodes(store, NS, "log"), "billing")
     assert await read(store) is None
 
 
 async def test_no_cursor_brings_nodes_of_a_deleted_log_back(store: MemoryStore) -> None:
     cursor = await place(store, A)
-    await logs.delete_log_nodes(store, NS, "log")
+    await logs.delete_log_nodes(LogNodes(store, NS, "log"))
     with pytest.raises(LogNotFoundError):
         await place(store, A)
     with pytest.raises(CursorConflictError):
         await advance(store, cursor, B)
     with pytest.raises(LogNotFoundError):
-        await list_cursors(store, NS, "log")
+        await list_cursors(LogNodes(store, NS, "log"))
     assert (await store.children(NS)).names == ()
 
 
@@ -189,10 +189,10 @@ async def test_the_lock_of_apaches_reader_protects_its_cursor(store: MemoryStore
     await store.create(f"{NODE}/readLock")
     await store.create(f"{NODE}/readLock/member")
     with pytest.raises(LogInUseError, match="readLock"):
-        await delete_cursor(store, NS, "log", "billing")
+        await delete_cursor(LogNodes(store, NS, "log"), "billing")
     assert await read(store) is not None
     await store.delete(f"{NODE}/readLock/member")
-    assert await delete_cursor(store, NS, "log", "billing")
+    assert await delete_cursor(LogNodes(store, NS, "log"), "billing")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\x00b", "x" * 256])

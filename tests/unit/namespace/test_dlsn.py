@@ -3,21 +3,57 @@ from __future__ import annotations
 import pytest
 
 from dlog.errors import LogMetadataError
-from namespace.dlsn import DLSN, INITIAL_DLSN, INVALID_DLSN, NON_INCLUSIVE_LOWER_BOUND
+from namespace.dlsn import DLSN, INVALID_DLSN
+
+INITIAL_DLSN = DLSN(1, 0, 0)  # the first position of a new log
+BEFORE_INITIAL = DLSN(1, 0, -1)
 
 
 def test_dlsns_compare_in_log_order() -> None:
     ordered = [
         INVALID_DLSN,
-        NON_INCLUSIVE_LOWER_BOUND,
+        BEFORE_INITIAL,
         INITIAL_DLSN,
         DLSN(1, 0, 1),
         DLSN(1, 2, 0),
         DLSN(2, 0, 0),
     ]
     assert sorted(ordered, reverse=True) == ordered[::-1]
-    assert NON_INCLUSIVE_LOWER_BOUND.next_slot() == INITIAL_DLSN
+    assert BEFORE_INITIAL.next_slot() == INITIAL_DLSN
     assert repr(DLSN(7, 12, 0)) == "DLSN(7, 12, 0)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "7:42:0",
+        " 7 : 42 : 0\n",
+        "7,42,0",
+        "[7,42,0]",
+        "[7, 42, 0]",
+        "[7:42:0]",
+        "DLSN(7, 42, 0)",
+        DLSN(7, 42, 0).to_text(),
+        DLSN(7, 42, 0).to_text(0),
+        "DLSN{logSegmentSequenceNo=7, entryId=42, slotId=0}",
+    ],
+)
+def test_a_position_is_read_in_every_form_that_was_ever_shown(text: str) -> None:
+    assert DLSN.parse(text) == DLSN(7, 42, 0)
+
+
+@pytest.mark.parametrize("dlsn", [INVALID_DLSN, BEFORE_INITIAL, DLSN(2**63 - 1, -(2**63), 7)])
+def test_a_position_has_one_form_for_people_which_comes_back(dlsn: DLSN) -> None:
+    assert f"{dlsn}" == str(dlsn) == ":".join(map(str, (dlsn.segment_seqno, dlsn.entry_id, dlsn.slot_id)))
+    assert DLSN.parse(str(dlsn)) == DLSN.parse(repr(dlsn)) == DLSN.parse(dlsn.to_text()) == dlsn
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7:42", "7:42:0:1", "latest", "\u0667:42:0", f"{2**63}:0:0", "7:42:" + 5000 * "1", "1.5"]
+)
+def test_text_that_is_no_position_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="give a DLSN such as 7:42:0"):
+        DLSN.parse(text)
 
 
 @pytest.mark.parametrize(

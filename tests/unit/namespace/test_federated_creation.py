@@ -11,7 +11,6 @@ import pytest
 import trio
 
 import dlog
-from dlog.cluster.zookeeper_process import open_zookeeper_process
 from ledger.metadata_store.errors import BadVersionError, ConnectionLostError
 from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_store
 from ledger.metadata_store.store import Create, Operation, Put
@@ -19,8 +18,10 @@ from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.metadata_store.zookeeper_security import NO_SECURITY
 from namespace import logs
 from namespace.federated_store import FederatedStore
+from namespace.log_nodes import LogNodes
 from tests.fakes.dict_bookies import open_cluster
 from tests.fakes.dict_namespace import WatchedStore, open_on, read_all, write_segments
+from tests.fakes.zookeeper_server import open_zookeeper_process
 
 LIST = "/ns/.subnamespaces"
 SUBS = [f"{LIST}/NS_000000000{number}" for number in range(9)]
@@ -56,8 +57,8 @@ async def create(tree: MemoryTree, log: str, *, logs_max: int = 2, exist_ok: boo
     """Create a log; return its sub-namespace."""
     async with open_memory_store(tree) as store:
         federated = FederatedStore(store, "/ns", logs_max=logs_max)
-        await logs.create_log(federated, "/ns", log, exist_ok=exist_ok)
-        assert await logs.log_exists(federated, "/ns", log)
+        await logs.create_log(LogNodes(federated, "/ns", log), exist_ok=exist_ok)
+        assert await logs.log_exists(LogNodes(federated, "/ns", log))
         place = await federated.locate(log)
         assert place is not None
         return place
@@ -140,7 +141,7 @@ async def race(log: str, at: int) -> tuple[MemoryTree, Rival, bool]:
     store = WatchedStore(tree)
     store.before = rival.before
     try:
-        await logs.create_log(FederatedStore(store, "/ns", logs_max=5), "/ns", log)
+        await logs.create_log(LogNodes(FederatedStore(store, "/ns", logs_max=5), "/ns", log))
     except dlog.LogExistsError:
         return tree, rival, False
     finally:
@@ -148,6 +149,7 @@ async def race(log: str, at: int) -> tuple[MemoryTree, Rival, bool]:
     return tree, rival, True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log", ["new", "shop/new"])
 def test_of_two_creators_one_succeeds_at_each_step_of_the_other(log: str) -> None:
     for at in range(STEPS_MAX):
@@ -173,12 +175,13 @@ async def other_race(at: int) -> tuple[MemoryTree, Rival]:
     async with open_memory_store(tree) as plain:
         store = WatchedStore(tree)
         store.before = rival.before
-        await logs.create_log(FederatedStore(store, "/ns", logs_max=5), "/ns", "shop/new")
+        await logs.create_log(LogNodes(FederatedStore(store, "/ns", logs_max=5), "/ns", "shop/new"))
         assert await logs.list_logs(FederatedStore(plain, "/ns"), "/ns", "shop") == ["shop/new", "shop/other"]
         await store.aclose()
     return tree, rival
 
 
+@pytest.mark.slow
 def test_two_new_logs_with_the_same_first_part_meet_in_one_sub_namespace() -> None:
     for at in range(8):
         tree, rival = trio.run(other_race, at)
@@ -192,7 +195,7 @@ async def crash(after_writes: int) -> tuple[MemoryTree, bool]:
     store = WatchedStore(tree)
     store.writes_left = after_writes
     try:
-        await logs.create_log(FederatedStore(store, "/ns", logs_max=1), "/ns", "shop/new")
+        await logs.create_log(LogNodes(FederatedStore(store, "/ns", logs_max=1), "/ns", "shop/new"))
     except ConnectionLostError:
         pass
     is_whole = not store.is_cut
@@ -227,10 +230,10 @@ async def test_a_creation_whose_reply_was_lost_is_recognised_when_it_is_repeated
     await fill(tree, ["zero"], 0)
     store = FederatedStore(LosesReplies(tree), "/ns", logs_max=1)
     with pytest.raises(ConnectionLostError):
-        await logs.create_log(store, "/ns", "new", token=b"mine")
-    await logs.create_log(store, "/ns", "new", token=b"mine")
+        await logs.create_log(LogNodes(store, "/ns", "new"), token=b"mine")
+    await logs.create_log(LogNodes(store, "/ns", "new"), token=b"mine")
     with pytest.raises(dlog.LogExistsError):
-        await logs.create_log(store, "/ns", "new", token=b"other")
+        await logs.create_log(LogNodes(store, "/ns", "new"), token=b"other")
     assert places_of(tree, "new") == [SUBS[0]]
     await store.aclose()
 
@@ -278,7 +281,7 @@ async def test_a_namespace_creates_writes_and_deletes_logs_and_keeps_an_empty_su
                 await namespace.create_log("again")
             await namespace.create_log("a", exist_ok=True)
             assert await read_all(namespace, "shop/c") == [b"0", b"1"]
-            assert (await namespace.check_log("again")).findings == ()
+            assert (await namespace.repair.check("again")).findings == ()
 
 
 @pytest.mark.zookeeper
@@ -293,7 +296,7 @@ async def test_many_clients_create_each_log_once_in_zookeeper(tmp_path: Path) ->
             federated = FederatedStore(store, "/ns", logs_max=2 + number)
             for name in sorted(names, key=lambda name: zlib.crc32(f"{name} {number}".encode())):
                 try:
-                    await logs.create_log(federated, "/ns", name, token=b"%d" % number)
+                    await logs.create_log(LogNodes(federated, "/ns", name), token=b"%d" % number)
                 except dlog.LogExistsError:
                     continue
                 created.append(name)
@@ -317,4 +320,4 @@ async def verify(store: FederatedStore, names: Sequence[str]) -> None:
     assert await logs.list_logs(store, "/ns") == sorted(names)
     for name in names:
         assert await store.locate(name) is not None  # raises if two have it
-        await logs.open_log(store, "/ns", name)
+        await logs.open_log(LogNodes(store, "/ns", name))

@@ -73,7 +73,7 @@ async def test_logs_are_read_written_truncated_and_deleted_where_they_are(cluste
             assert len(await namespace.purge_log(log)) == 2
             await namespace.cursors(log).set("mine", dlog.DLSN(3, 0, 0))
             assert (await namespace.describe_log(log)).record_count == 1
-            assert (await namespace.check_log(log)).findings == ()
+            assert (await namespace.repair.check(log)).findings == ()
         async with open_on(cluster, SUBS[0]) as inside:
             assert await read_all(inside.namespace, "one") == [b"2"]
         await namespace.delete_log("one")
@@ -152,10 +152,10 @@ async def test_a_change_is_not_made_in_another_place_than_that_of_the_reads(clus
 async def test_the_nodes_of_the_namespace_itself_stay_where_they_are(cluster: DictCluster) -> None:
     async with opened_federated(cluster) as opened:
         await opened.store.create(f"{SUBS[0]}/.dlog-policy", b"of the sub-namespace")
-        assert await opened.namespace.policy() is None
-        await opened.namespace.set_policy(Policy((Rule("*", "*", frozenset({Right.ADMIN})),)))
+        assert await opened.namespace.policy.get() is None
+        await opened.namespace.policy.set(Policy((Rule("*", "*", frozenset({Right.ADMIN})),)))
         assert await opened.store.exists("/ns/.dlog-policy") is not None
-        assert await opened.namespace.find_orphans() == []
+        assert await opened.namespace.repair.find_orphans() == []
 
 
 async def test_a_sub_namespace_that_is_opened_by_its_own_path_takes_no_new_log(cluster: DictCluster) -> None:

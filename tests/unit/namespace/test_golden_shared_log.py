@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import dlog
+from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
 from ledger.errors import NoSuchLedgerError
 from ledger.metadata_store.memory import MemoryTree, open_memory_store
@@ -72,7 +73,7 @@ async def kept_namespace() -> AsyncIterator[Namespace]:
             await store.create(f"/ns{path}", bytes.fromhex(value))
         client: Any = CapturedLedgers()
         config = dlog.NamespaceConfig().for_scheme("distributedlog")
-        yield Namespace("test:kept", store, client, "/ns", config, client_id="test")
+        yield Namespace(NamespaceContext("test:kept", store, client, "/ns", config, client_id="test"))
 
 
 async def read(namespace: Namespace, start: dlog.DLSN | int | dlog.Start) -> list[dlog.Record]:

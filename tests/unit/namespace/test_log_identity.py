@@ -6,12 +6,13 @@ import pytest
 
 from dlog.errors import LogMetadataError, LogNotFoundError
 from ledger.metadata_store.memory import MemoryTree, open_memory_store
-from namespace import paths
 from namespace.log_identity import encode_log_id, ensure_log_id, log_id_in, new_log_id
+from namespace.log_nodes import LogNodes
 from namespace.logs import create_log, open_log
+from tests.fakes.log_paths import paths_of
 
 NS = "/ns"
-ROOT = paths.log_root_path(NS, "log")
+ROOT = paths_of(NS, "log").root_path
 LOG_ID = "6f1cbd0e6a0e4f6a9a4e2f7f6c4b7c55"
 
 
@@ -39,12 +40,12 @@ async def test_other_data_are_no_identity_and_are_never_replaced(data: bytes) ->
     assert log_id_in(data) is None
     async with open_memory_store(MemoryTree()) as store:
         await store.create(NS)
-        await create_log(store, NS, "log")
+        await create_log(LogNodes(store, NS, "log"))
         await store.put(ROOT, data)
-        assert (await open_log(store, NS, "log")).log_id is None
+        assert (await open_log(LogNodes(store, NS, "log"))).log_id is None
         if data:
             with pytest.raises(LogMetadataError, match="no identity of a log; nothing was changed"):
-                await ensure_log_id(store, NS, "log", None)
+                await ensure_log_id(LogNodes(store, NS, "log"), None)
             assert (await store.get(ROOT)).value == data
 
 
@@ -52,25 +53,25 @@ async def test_a_log_gets_an_identity_once() -> None:
     async with open_memory_store(MemoryTree()) as store:
         await store.create(NS)
         with pytest.raises(LogNotFoundError):
-            await ensure_log_id(store, NS, "log", None)
-        await create_log(store, NS, "log")
-        assert await ensure_log_id(store, NS, "log", LOG_ID) == LOG_ID
-        assert await ensure_log_id(store, NS, "log", None) == LOG_ID
-        assert (await open_log(store, NS, "log")).log_id == LOG_ID
-        await create_log(store, NS, "other", log_id=LOG_ID[::-1])
-        assert (await open_log(store, NS, "other")).log_id == LOG_ID[::-1]
+            await ensure_log_id(LogNodes(store, NS, "log"), None)
+        await create_log(LogNodes(store, NS, "log"))
+        assert await ensure_log_id(LogNodes(store, NS, "log"), LOG_ID) == LOG_ID
+        assert await ensure_log_id(LogNodes(store, NS, "log"), None) == LOG_ID
+        assert (await open_log(LogNodes(store, NS, "log"))).log_id == LOG_ID
+        await create_log(LogNodes(store, NS, "other"), log_id=LOG_ID[::-1])
+        assert (await open_log(LogNodes(store, NS, "other"))).log_id == LOG_ID[::-1]
 
 
 async def test_of_two_clients_that_give_an_identity_one_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_memory_store(MemoryTree()) as store:
         await store.create(NS)
-        await create_log(store, NS, "log")
+        await create_log(LogNodes(store, NS, "log"))
         put = store.put
 
         async def overtaken(path: str, value: bytes, *, expected: int = -1) -> object:
             monkeypatch.setattr(store, "put", put)
-            await ensure_log_id(store, NS, "log", LOG_ID)
+            await ensure_log_id(LogNodes(store, NS, "log"), LOG_ID)
             return await put(path, value, expected=expected)
 
         monkeypatch.setattr(store, "put", overtaken)
-        assert await ensure_log_id(store, NS, "log", None) == LOG_ID
+        assert await ensure_log_id(LogNodes(store, NS, "log"), None) == LOG_ID

@@ -6,10 +6,10 @@ import pytest
 from dlog.errors import LogMetadataError
 from namespace.log_metadata import LogMetadata, next_segment_seqno
 from namespace.segments.segment import LogSegment
+from tests.fakes.log_paths import paths_of
 
 METADATA = LogMetadata(
-    namespace_path="/ns",
-    log_name="log",
+    log=paths_of("/ns", "log"),
     max_txid=0,
     max_txid_version=0,
     max_segment_seqno=0,

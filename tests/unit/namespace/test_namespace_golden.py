@@ -12,9 +12,9 @@ import pytest
 from ledger.metadata_store.lock import in_order, member_owner, member_prefix, member_sequence
 from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from ledger.metadata_store.store import MetadataStore
-from namespace import paths
 from namespace.binding import Binding, decode_binding, encode_binding, new_binding
 from namespace.dlsn import DLSN
+from namespace.log_nodes import LogNodes
 from namespace.logs import create_log, open_log
 from namespace.segment_nodes import (
     complete_segment,
@@ -24,6 +24,7 @@ from namespace.segment_nodes import (
     start_segment,
 )
 from namespace.segments.segment import LogSegment, TruncationStatus, decode_segment, encode_segment
+from tests.fakes.log_paths import paths_of
 from tests.places import GOLDEN_FILES
 
 GOLDEN = GOLDEN_FILES / "namespace"
@@ -170,8 +171,8 @@ async def test_the_life_of_a_log_has_the_nodes_versions_and_bytes_of_java() -> N
     namespace_path, log_path = "/golden/ns1", "/golden/ns1/life"
     async with open_memory_store(MemoryTree()) as store:
         await store.create(namespace_path, parents=True)
-        await create_log(store, namespace_path, "life")
-        metadata = await open_log(store, namespace_path, "life")
+        await create_log(LogNodes(store, namespace_path, "life"))
+        metadata = await open_log(LogNodes(store, namespace_path, "life"))
         assert await captured(store, log_path) == expected("life: createLog")
 
         final = {
@@ -191,8 +192,8 @@ async def test_the_life_of_a_log_has_the_nodes_versions_and_bytes_of_java() -> N
         for seqno in (1, 2, 3, 4):
             done = final[seqno]
             segment = LogSegment(segment_seqno=seqno, ledger_id=done.ledger_id, first_txid=done.first_txid)
-            metadata = await record_allocation(store, metadata, segment.ledger_id)
-            metadata = await start_segment(store, metadata, segment)
+            metadata = await record_allocation(metadata, segment.ledger_id)
+            metadata = await start_segment(metadata, segment)
             if (seqno, "started") in stages:
                 assert await captured(store, log_path) == expected(stages[seqno, "started"])
             if seqno < 4:
@@ -204,17 +205,17 @@ async def test_the_life_of_a_log_has_the_nodes_versions_and_bytes_of_java() -> N
                     completed_ms=done.completed_ms,
                     start_sequence_id=done.start_sequence_id,
                 )
-                metadata = await complete_segment(store, metadata, segment, completed)
+                metadata = await complete_segment(metadata, segment, completed)
             if (seqno, "completed") in stages:
                 assert await captured(store, log_path) == expected(stages[seqno, "completed"])
 
-        first, second, third, _ = (await list_segments(store, namespace_path, "life")).segments
+        first, second, third, _ = (await list_segments(LogNodes(store, namespace_path, "life"))).segments
         marked = [first.truncated(), second.partially_truncated(DLSN(2, 0, 2))]
-        metadata = await set_truncation(store, metadata, marked)
+        metadata = await set_truncation(metadata, marked)
         step = "life: after truncate (2,0,2): segment 1 truncated, segment 2 partially"
         assert await captured(store, log_path) == expected(step, truncations=1)
-        _, second, third, _ = (await list_segments(store, namespace_path, "life")).segments
-        await set_truncation(store, metadata, [second.truncated(), third.truncated()])
+        _, second, third, _ = (await list_segments(LogNodes(store, namespace_path, "life"))).segments
+        await set_truncation(metadata, [second.truncated(), third.truncated()])
         step = "life: after truncate (9,0,0): all completed segments truncated, in-progress untouched"
         assert await captured(store, log_path) == expected(step, truncations=2)
 
@@ -222,18 +223,18 @@ async def test_the_life_of_a_log_has_the_nodes_versions_and_bytes_of_java() -> N
 def test_paths_are_the_captured_ones() -> None:
     namespace_path, log_name = "/golden/ns1", "life"
     assert {node["path"] for node in STEPS["life: createLog"]} == {
-        paths.log_path(namespace_path, log_name),
-        paths.log_root_path(namespace_path, log_name),
-        paths.max_txid_path(namespace_path, log_name),
-        paths.version_path(namespace_path, log_name),
-        paths.lock_path(namespace_path, log_name),
-        paths.read_lock_path(namespace_path, log_name),
-        paths.segments_path(namespace_path, log_name),
-        paths.allocation_path(namespace_path, log_name),
+        paths_of(namespace_path, log_name).log_path,
+        paths_of(namespace_path, log_name).root_path,
+        paths_of(namespace_path, log_name).max_txid_path,
+        paths_of(namespace_path, log_name).version_path,
+        paths_of(namespace_path, log_name).lock_path,
+        paths_of(namespace_path, log_name).read_lock_path,
+        paths_of(namespace_path, log_name).segments_path,
+        paths_of(namespace_path, log_name).allocation_path,
     }
     step = "subs: plus a reader with lock without subscriber"
     parents = {node["path"].rpartition("/")[0] for node in STEPS[step] if node["ephemeral"]}
     assert parents == {
-        paths.read_lock_path(namespace_path, "subs"),
-        paths.subscriber_read_lock_path(namespace_path, "subs", "subscriber-1"),
+        paths_of(namespace_path, "subs").read_lock_path,
+        paths_of(namespace_path, "subs").subscriber_read_lock_path("subscriber-1"),
     }

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from dlog.errors import InvalidUriError
@@ -59,3 +62,16 @@ def test_a_directory_is_a_namespace() -> None:
 def test_an_invalid_uri_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(InvalidUriError, match=reason):
         parse_namespace_uri(text)
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", "café".encode(), b"a b", b"50%", b"\xff\xfe"])
+def test_the_bytes_of_a_directory_are_kept(name: bytes) -> None:
+    path = b"/var/" + name
+    parsed = parse_namespace_uri(Path(os.fsdecode(path)).as_uri())
+    assert os.fsencode(parsed.path) == path
+    assert parse_namespace_uri(str(parsed)) == parsed
+    assert str(parsed) == Path(os.fsdecode(path)).as_uri()
+
+
+def test_a_directory_may_be_given_by_its_bytes_as_python_reads_an_argument() -> None:
+    assert os.fsencode(parse_namespace_uri(os.fsdecode(b"file:///var/caf\xe9")).path) == b"/var/caf\xe9"

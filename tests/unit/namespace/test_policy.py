@@ -1,5 +1,7 @@
 """The policy of a namespace: its decision, its stored form, and a namespace that obeys it."""
 
+# covers: namespace/access_control/policies.py
+
 from __future__ import annotations
 
 import json
@@ -13,7 +15,7 @@ import trio
 import dlog
 from dlog.cli.main import main
 from ledger.metadata_store.memory import MemoryTree, open_memory_store
-from namespace.policies import Permissions
+from namespace.access_control.policies import Permissions
 from namespace.policy import Policy, Right, Rule, decode_policy, encode_policy, parse_policy
 
 READ, WRITE, ADMIN = frozenset({Right.READ}), frozenset({Right.WRITE}), frozenset({Right.ADMIN})
@@ -109,6 +111,7 @@ async def test_the_rules_about_one_principal_are_seen_and_cannot_be_stored() -> 
         assert await root.policy() == POLICY
 
 
+@pytest.mark.slow
 async def test_many_logs_are_filtered_in_steps_that_let_others_run() -> None:
     async with open_memory_store(MemoryTree()) as store:
         root, worker = Permissions(store, "/ns", "root"), Permissions(store, "/ns", "w")
@@ -162,10 +165,11 @@ def config_of(principal: str) -> dlog.NamespaceConfig:
     return dlog.NamespaceConfig(principal=principal)
 
 
+@pytest.mark.slow
 async def test_a_namespace_obeys_its_policy(tmp_path: Path) -> None:
     uri = tmp_path.as_uri()
     async with dlog.open_namespace(uri, config=config_of("root")) as namespace:
-        await namespace.set_policy(POLICY)
+        await namespace.policy.set(POLICY)
         async with namespace.open_writer("shop/orders", create=True) as writer:
             await writer.append(b"x")
         await namespace.create_log("public")
@@ -180,7 +184,7 @@ async def test_a_namespace_obeys_its_policy(tmp_path: Path) -> None:
         await refused(lambda: namespace.delete_log("shop/orders"))
         await refused(lambda: namespace.truncate_log("shop/orders", dlsn))
         await refused(lambda: namespace.purge_log("shop/orders"))
-        await refused(lambda: namespace.set_policy(None))
+        await refused(lambda: namespace.policy.set(None))
     async with dlog.open_namespace(uri, config=config_of("stranger")) as namespace:
 
         async def write(log: str, create: bool) -> None:
@@ -200,7 +204,7 @@ async def test_a_namespace_obeys_its_policy(tmp_path: Path) -> None:
             lambda: namespace.segments("shop/orders"),
             lambda: namespace.last_dlsn("shop/orders"),
             lambda: namespace.describe_log("shop/orders"),
-            lambda: namespace.verify_log("shop/orders"),
+            lambda: namespace.repair.verify("shop/orders"),
             lambda: namespace.delete_log("public"),
             lambda: namespace.purge_log("shop/orders", dry_run=True),
         ):

@@ -43,4 +43,4 @@ def part(
 
 
 def orphans(namespace: dlog.blocking.Namespace) -> list[int]:
-    return [each.ledger_id for each in namespace.find_orphans(older_than=datetime.timedelta())]
+    return [each.ledger_id for each in namespace.repair.find_orphans(older_than=datetime.timedelta())]

@@ -16,12 +16,12 @@ from dlog import shards
 from dlog.encryption import KeyFile
 from ledger.metadata_store.errors import StoreReplacedError
 from spark_integration import client
-from spark_integration.batch import DlogBatchReader
 from spark_integration.client import NamedLog, NamedStreams, namespace
 from spark_integration.offsets import BEFORE_EVERYTHING, Position, just_before
 from spark_integration.options import ClientOptions, Selection, parse_options
 from spark_integration.planning import Range
 from spark_integration.ranges import RangePartition
+from spark_integration.source import DlogBatchReader
 from tests.fakes.list_streams import batch_reader
 
 pytestmark = pytest.mark.slow
@@ -66,7 +66,7 @@ def lose(uri: str) -> dlog.blocking.Namespace:
     That is so if its session ends and the file of the metadata is another one now.
     """
     lost = namespace(uri)
-    lost._namespace._store._replaced = StoreReplacedError("/", "it is another file now")  # type: ignore[attr-defined]
+    lost._inner.context.store._replaced = StoreReplacedError("/", "it is another file now")  # type: ignore[attr-defined]
     with pytest.raises(dlog.NamespaceLostError):
         lost.list_logs()
     return lost
@@ -279,9 +279,9 @@ def test_settings_of_a_query_reach_its_namespace_and_no_other(uri: str, tmp_path
         {"uri": uri, "stream": "log", "configFile": str(file), "client.reader.retry_timeout_s": "3"},
         streaming=False,
     ).client
-    reader = namespace(uri, options)._namespace.config.reader
+    reader = namespace(uri, options)._inner.config.reader
     assert (reader.read_bytes_max, reader.retry_timeout_s) == (4096, 3)
-    assert namespace(uri)._namespace.config.reader == dlog.ReaderConfig()
+    assert namespace(uri)._inner.config.reader == dlog.ReaderConfig()
 
 
 @pytest.mark.parametrize(

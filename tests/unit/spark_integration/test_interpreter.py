@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from spark_integration.errors import WorkerInterpreterError
-from spark_integration.interpreter import choose_worker_interpreter
+from spark_integration.source import choose_worker_interpreter
 
 pytestmark = pytest.mark.slow
 

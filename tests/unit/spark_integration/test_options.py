@@ -1,11 +1,13 @@
 """Options are parsed strictly."""
 
+# covers: spark_integration/places.py
+
 from __future__ import annotations
 
 import pytest
 
-from dlog.settings import kinds
 from dlog.settings.table import SETTINGS
+from ledger.settings import kinds
 from spark_integration.errors import OffsetFormatError, OptionError
 from spark_integration.offsets import BEFORE_EVERYTHING, Position
 from spark_integration.options import ClientOptions, Limits, Selection, parse_options
@@ -32,7 +34,7 @@ def test_names_are_read_in_any_case() -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"stream": "/a/b"}, Selection(names=("a/b",))),
+        ({"stream": "a/b"}, Selection(names=("a/b",))),
         ({"streams": "b, a,b"}, Selection(names=("a", "b"))),
         ({"streams": '["a,1", "b"]'}, Selection(names=("a,1", "b"))),
         ({"streamPattern": "eu-*"}, Selection(pattern="eu-*")),
@@ -78,6 +80,9 @@ def test_a_list_without_names_is_refused(given: str) -> None:
         ({"startingTimestamp": "1970-01-01T01:00:00.5+01:00"}, Txid(500)),
         ({"startingTimestamp": "500"}, Txid(500)),
         ({"startingOffsets": '{"orders": [1, 2, 3]}'}, Position(1, 2, 3)),
+        ({"startingOffsets": '{"orders": "1:2:3"}'}, Position(1, 2, 3)),
+        ({"startingOffsets": "1:2:3"}, Position(1, 2, 3)),
+        ({"startingOffsets": "DLSN(1, 2, 3)"}, Position(1, 2, 3)),
         ({"startingOffsets": '{"orders": "earliest"}'}, BEFORE_EVERYTHING),
     ],
 )
@@ -144,6 +149,7 @@ def test_files_of_secrets_are_absolute_paths_and_a_wrong_value_is_not_quoted() -
         assert "open-sesame" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_of_the_client_is_an_option_of_source_and_sink(name: str) -> None:
     """A text with a line break is no value of a setting, so it is refused for the value and not the name."""

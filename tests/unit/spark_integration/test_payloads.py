@@ -1,5 +1,7 @@
 """Payloads are decoded each for itself: a broken one never shifts the others."""
 
+# covers: spark_integration/arrow.py
+
 from __future__ import annotations
 
 import json

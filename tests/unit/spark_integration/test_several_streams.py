@@ -1,5 +1,8 @@
 """The streaming reader over several streams: offsets, new streams, limits, lag, lost streams."""
 
+# covers: spark_integration/measuring.py
+# covers: spark_integration/ranges.py
+
 from __future__ import annotations
 
 import json
@@ -334,6 +337,7 @@ def test_a_stream_that_is_added_to_a_checkpoint_is_read_from_its_first_record(cl
     assert (nothing, trigger(both, joined)[1]) == ({}, {"b": [0, 1, 2, 3]})
 
 
+@pytest.mark.slow
 @given(
     steps=st.lists(
         st.one_of(

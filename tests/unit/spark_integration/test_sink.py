@@ -1,5 +1,9 @@
 """The sink without Spark: parts of tasks, the commit of a batch, and what is left of what failed."""
 
+# covers: spark_integration/sink/committing.py
+# covers: spark_integration/sink/options.py
+# covers: spark_integration/sink/parts.py
+
 from __future__ import annotations
 
 import pickle
@@ -32,6 +36,7 @@ from spark_integration.sink.rows import check_schema, rows_of
 from tests.unit.spark_integration.sinking import options_of, orphans, part, rows, written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("driver_bytes_max", [1, 1_000_000])
 def test_few_rows_go_through_the_driver_and_many_by_segments(
     namespace: dlog.blocking.Namespace, driver_bytes_max: int
@@ -58,6 +63,7 @@ def test_few_rows_go_through_the_driver_and_many_by_segments(
     assert orphans(namespace) == []
 
 
+@pytest.mark.slow
 def test_small_and_large_parts_are_committed_together(namespace: dlog.blocking.Namespace) -> None:
     options = options_of(namespace, driverBytesMax=10)
     parts = [part(namespace, options, 0, rows(b"small")), part(namespace, options, 0, rows(bytes(100)))]
@@ -66,6 +72,7 @@ def test_small_and_large_parts_are_committed_together(namespace: dlog.blocking.N
     assert sorted(written(namespace)) == sorted([b"small", bytes(100)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("driver_bytes_max", [1, 1_000_000])
 def test_a_batch_that_spark_runs_again_is_written_once(
     namespace: dlog.blocking.Namespace, driver_bytes_max: int
@@ -83,6 +90,7 @@ def test_a_batch_that_spark_runs_again_is_written_once(
     assert orphans(namespace) == []
 
 
+@pytest.mark.slow
 def test_a_checkpoint_older_than_the_stream_is_an_error(namespace: dlog.blocking.Namespace) -> None:
     options = options_of(namespace)
     commit_parts(namespace, options, [part(namespace, options, 5, rows(b"x"))], "query", 5)
@@ -91,6 +99,7 @@ def test_a_checkpoint_older_than_the_stream_is_an_error(namespace: dlog.blocking
     assert written(namespace) == [b"x"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("driver_bytes_max", [1, 1_000_000])
 def test_a_batch_is_known_although_its_records_were_truncated_and_purged(
     namespace: dlog.blocking.Namespace, driver_bytes_max: int
@@ -108,6 +117,7 @@ def test_a_batch_is_known_although_its_records_were_truncated_and_purged(
     assert written(namespace) == []
 
 
+@pytest.mark.slow
 def test_a_batch_that_vanished_after_a_task_saw_it_is_not_committed_in_part(
     namespace: dlog.blocking.Namespace,
 ) -> None:
@@ -115,7 +125,7 @@ def test_a_batch_that_vanished_after_a_task_saw_it_is_not_committed_in_part(
     commit_parts(namespace, options, [part(namespace, options, 0, rows(b"xx"))], "query", 0)
     repeated = part(namespace, options, 0, rows(b"xx"))
     assert repeated.is_repeated
-    namespace.change_properties("out", {"dlog.batch.query": None})
+    namespace.properties.change("out", {"dlog.batch.query": None})
     with pytest.raises(SparkDlogError, match="now it is not there"):
         commit_parts(
             namespace, options, [repeated, Part("query", 0, {"out": [Block.of([b"y"])]})], "query", 0
@@ -123,24 +133,26 @@ def test_a_batch_that_vanished_after_a_task_saw_it_is_not_committed_in_part(
     assert written(namespace) == [b"xx"]
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_overtaken_in_its_commit_leaves_no_orphan(
     namespace: dlog.blocking.Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = options_of(namespace)
     first, second = [[part(namespace, options, 0, rows(b"x"))] for _ in range(2)]
-    attach = namespace.attach_batch
+    attach = namespace.batches.attach
 
     def overtaken(*args: Any, **kwargs: Any) -> object:
-        monkeypatch.setattr(namespace, "attach_batch", attach)
+        monkeypatch.setattr(namespace.batches, "attach", attach)
         commit_parts(namespace, options, second, "query", 0)
         return attach(*args, **kwargs)
 
-    monkeypatch.setattr(namespace, "attach_batch", overtaken)
+    monkeypatch.setattr(namespace.batches, "attach", overtaken)
     commit_parts(namespace, options, first, "query", 0)
     assert written(namespace) == [b"x"]
     assert orphans(namespace) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("driver_bytes_max", [1, 1_000_000])
 def test_a_batch_of_too_many_segments_names_the_settings_and_leaves_nothing(
     namespace: dlog.blocking.Namespace, monkeypatch: pytest.MonkeyPatch, driver_bytes_max: int
@@ -161,6 +173,7 @@ def test_a_batch_without_rows_writes_nothing(namespace: dlog.blocking.Namespace)
     assert namespace.list_logs() == []
 
 
+@pytest.mark.slow
 def test_another_writer_delays_small_batches_and_keeps_out_large_ones(
     namespace: dlog.blocking.Namespace,
 ) -> None:
@@ -184,9 +197,11 @@ class CrashError(Exception):
     """The driver or the task is dead from here on."""
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:unclosed <blocking DetachedSegmentWriter:ResourceWarning")  # it died
 @pytest.mark.parametrize("driver_bytes_max", [1, 1_000_000])
 @pytest.mark.parametrize("is_done", [True, False])
-@pytest.mark.parametrize("call", ["last_batch", "begin_batch", "open_detached_segment", "attach_batch"])
+@pytest.mark.parametrize("call", ["last", "begin", "open_segment", "attach"])
 def test_a_driver_that_dies_at_any_step_has_written_all_or_nothing_and_the_batch_runs_again(
     namespace: dlog.blocking.Namespace,
     monkeypatch: pytest.MonkeyPatch,
@@ -200,7 +215,7 @@ def test_a_driver_that_dies_at_any_step_has_written_all_or_nothing_and_the_batch
     def task() -> list[Part]:
         return [part(namespace, options, 1, rows(b"1", b"2"), rows(b"3", stream="other"))]
 
-    parts, before = task(), getattr(namespace, call)
+    parts, before = task(), getattr(namespace.batches, call)
 
     def dying(*args: Any, **kwargs: Any) -> object:
         if is_done:
@@ -208,11 +223,11 @@ def test_a_driver_that_dies_at_any_step_has_written_all_or_nothing_and_the_batch
         raise CrashError
 
     with monkeypatch.context() as patch:
-        patch.setattr(namespace, call, dying)
+        patch.setattr(namespace.batches, call, dying)
         try:
             commit_parts(namespace, options, parts, "query", 1)
         except CrashError:
-            is_all = call == "attach_batch" and is_done
+            is_all = call == "attach" and is_done
         else:
             is_all = True  # the tasks had made these calls
     assert written(namespace) == ([b"0", b"1", b"2"] if is_all else [b"0"])
@@ -222,6 +237,7 @@ def test_a_driver_that_dies_at_any_step_has_written_all_or_nothing_and_the_batch
     assert written(namespace, "other") == [b"3"]
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_leaves_nothing(namespace: dlog.blocking.Namespace) -> None:
     options = options_of(namespace, driverBytesMax=1)
 
@@ -243,7 +259,8 @@ def test_a_task_that_fails_leaves_nothing(namespace: dlog.blocking.Namespace) ->
     assert orphans(namespace) == []
 
 
-@pytest.mark.parametrize("call", ["begin_batch", "open_detached_segment"])
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["begin", "open_segment"])
 def test_a_task_that_loses_its_namespace_fails_and_its_next_attempt_writes_all_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -256,7 +273,7 @@ def test_a_task_that_loses_its_namespace_fails_and_its_next_attempt_writes_all_r
     def lose(*args: object, **kwargs: object) -> None:
         raise dlog.NamespaceLostError("the session is over")
 
-    monkeypatch.setattr(first, call, lose)
+    monkeypatch.setattr(first.batches, call, lose)
     batches = [rows(b"1", b"2"), rows(b"3"), rows(b"4")]
     with pytest.raises(dlog.NamespaceLostError):
         writer.write(iter(batches))
@@ -267,12 +284,13 @@ def test_a_task_that_loses_its_namespace_fails_and_its_next_attempt_writes_all_r
         assert written(again) == [b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.slow
 def test_a_batch_write_without_a_series_is_recorded_nowhere(namespace: dlog.blocking.Namespace) -> None:
     options = options_of(namespace)
     found = write_part(namespace, options, [rows(b"x")], None, 0)
     commit_parts(namespace, options, [found], None, 0)
     assert written(namespace) == [b"x"]
-    assert namespace.properties("out").values == {}
+    assert namespace.properties.get("out").values == {}
 
 
 def test_a_missing_stream_is_an_error_if_none_may_be_created(namespace: dlog.blocking.Namespace) -> None:

@@ -1,5 +1,9 @@
 """What the sink knows of the rows of a batch: their transaction ids, their size, their digest."""
 
+# covers: spark_integration/sink/contents.py
+# covers: spark_integration/sink/grouping.py
+# covers: spark_integration/sink/rows.py
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,6 +16,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 import dlog
 import dlog.blocking
+from ledger.runtime.log_lines import flush_lines
 from spark_integration.errors import ChangedBatchError, OptionError, RowFormatError
 from spark_integration.sink.committing import CONTENTS_PREFIX, abandon_parts, commit_parts
 from spark_integration.sink.contents import BatchRecord, Block, Contents, together
@@ -36,6 +41,7 @@ def with_ids(namespace: dlog.blocking.Namespace, driver_bytes_max: int) -> SinkO
 # Transaction ids of the rows.
 
 
+@pytest.mark.slow
 def test_rows_keep_their_transaction_ids_although_segments_of_tasks_are_between_them(
     namespace: dlog.blocking.Namespace,
 ) -> None:
@@ -69,10 +75,11 @@ def test_rows_keep_their_transaction_ids_although_segments_of_tasks_are_between_
             ),
         ]
     ]
-    assert namespace.verify_log("out").is_sound
+    assert namespace.repair.verify("out").is_sound
     assert orphans(namespace) == []
 
 
+@pytest.mark.slow
 def test_transaction_ids_are_checked_in_each_stream_by_itself(namespace: dlog.blocking.Namespace) -> None:
     options = with_ids(namespace, 1_000_000)
     batches = [rows(b"1", txids=[5]), rows(b"2", txids=[3], stream="other"), rows(b"3", txids=[5])]
@@ -81,6 +88,7 @@ def test_transaction_ids_are_checked_in_each_stream_by_itself(namespace: dlog.bl
     assert records(namespace, "other") == [(3, b"2")]
 
 
+@pytest.mark.slow
 @BY_DRIVER_AND_BY_SEGMENTS
 @pytest.mark.parametrize("ids", [[(2, 1)], [(2,), (1,)]], ids=["in a batch of rows", "between them"])
 def test_transaction_ids_that_decrease_in_a_task_are_an_error(
@@ -92,6 +100,7 @@ def test_transaction_ids_that_decrease_in_a_task_are_an_error(
     assert orphans(namespace) == []
 
 
+@pytest.mark.slow
 @BY_DRIVER_AND_BY_SEGMENTS
 def test_transaction_ids_of_two_tasks_that_overlap_are_an_error_and_nothing_is_written(
     namespace: dlog.blocking.Namespace, driver_bytes_max: int
@@ -105,6 +114,7 @@ def test_transaction_ids_of_two_tasks_that_overlap_are_an_error_and_nothing_is_w
     assert orphans(namespace) == []
 
 
+@pytest.mark.slow
 @BY_DRIVER_AND_BY_SEGMENTS
 def test_transaction_ids_below_those_of_the_log_are_an_error_and_nothing_is_written(
     namespace: dlog.blocking.Namespace, driver_bytes_max: int
@@ -124,6 +134,7 @@ def test_transaction_ids_below_those_of_the_log_are_an_error_and_nothing_is_writ
     assert orphans(namespace) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("txids", [[None], [-1], [2**63 - 1]])
 def test_a_row_without_a_valid_transaction_id_is_an_error(
     namespace: dlog.blocking.Namespace, txids: Any
@@ -170,6 +181,7 @@ def test_all_tasks_of_a_batch_together_return_what_the_option_says(driver_bytes_
     assert min(shares) >= min(TASK_BYTES_MIN, driver_bytes_max)
 
 
+@pytest.mark.slow
 def test_rows_without_bytes_count_too(namespace: dlog.blocking.Namespace) -> None:
     found = part(namespace, options_of(namespace, driverBytesMax=1_000), 0, rows(*[b""] * 1_000))
     assert found.segments
@@ -198,6 +210,7 @@ def commit(
         raise
 
 
+@pytest.mark.slow
 @BY_DRIVER_AND_BY_SEGMENTS
 @pytest.mark.parametrize(
     ("again", "what"), [([b"1", b"2", b"3"], "3 rows"), ([b"1", b"x"], "other rows"), ([], "0 rows")]
@@ -215,6 +228,7 @@ def test_a_batch_run_again_with_other_rows_is_an_error_and_nothing_is_written(
         commit(namespace, options, 4, again)
     keeping = options_of(namespace, driverBytesMax=driver_bytes_max, failOnChangedBatch=False)
     commit(namespace, keeping, 4, again)
+    assert flush_lines(60)
     assert "they are not written" in caplog.text
     assert written(namespace) == [b"1", b"2"]
     assert orphans(namespace) == []
@@ -222,6 +236,7 @@ def test_a_batch_run_again_with_other_rows_is_an_error_and_nothing_is_written(
     assert written(namespace) == [b"1", b"2", *again]
 
 
+@pytest.mark.slow
 @BY_DRIVER_AND_BY_SEGMENTS
 def test_a_batch_run_again_by_other_tasks_in_another_order_is_the_same(
     namespace: dlog.blocking.Namespace, driver_bytes_max: int
@@ -232,25 +247,27 @@ def test_a_batch_run_again_by_other_tasks_in_another_order_is_the_same(
     assert sorted(written(namespace)) == [b"1", b"2", b"2"]
 
 
+@pytest.mark.slow
 @BY_DRIVER_AND_BY_SEGMENTS
 def test_a_driver_that_is_overtaken_by_other_rows_is_told(
     namespace: dlog.blocking.Namespace, monkeypatch: pytest.MonkeyPatch, driver_bytes_max: int
 ) -> None:
     options = options_of(namespace, driverBytesMax=driver_bytes_max)
-    attach = namespace.attach_batch
+    attach = namespace.batches.attach
 
     def overtaken(*args: Any, **kwargs: Any) -> object:
-        monkeypatch.setattr(namespace, "attach_batch", attach)
+        monkeypatch.setattr(namespace.batches, "attach", attach)
         commit(namespace, options, 0, [b"first"])
         return attach(*args, **kwargs)
 
-    monkeypatch.setattr(namespace, "attach_batch", overtaken)
+    monkeypatch.setattr(namespace.batches, "attach", overtaken)
     with pytest.raises(ChangedBatchError):
         commit(namespace, options, 0, [b"second"])
     assert written(namespace) == [b"first"]
     assert orphans(namespace) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stored", [None, "{}", "of a later version", '{"number": 3, "rows": 9, "digest": ""}']
 )
@@ -259,10 +276,10 @@ def test_a_batch_of_which_only_the_number_is_stored_is_taken_for_the_same(
 ) -> None:
     options = options_of(namespace)
     commit(namespace, options, 4, [b"1"])
-    namespace.change_properties("out", {f"{CONTENTS_PREFIX}query": stored})
+    namespace.properties.change("out", {f"{CONTENTS_PREFIX}query": stored})
     commit(namespace, options, 4, [b"2"])
     assert written(namespace) == [b"1"]
-    assert namespace.last_batch("query", "out") == 4
+    assert namespace.batches.last("query", "out") == 4
 
 
 @given(first=PAYLOADS, second=PAYLOADS, cut=st.integers(0, 8), stream=st.sampled_from(["out", "other"]))

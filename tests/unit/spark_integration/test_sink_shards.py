@@ -36,6 +36,7 @@ def in_shards(namespace: dlog.blocking.Namespace) -> list[tuple[int, int]]:
         return [(shard, int(record.payload)) for shard, record in reader]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("driver_bytes_max", ["1", "1m"])
 def test_rows_go_to_the_shard_of_their_key_in_order_and_once(
     namespace: dlog.blocking.Namespace, driver_bytes_max: str
@@ -54,10 +55,11 @@ def test_rows_go_to_the_shard_of_their_key_in_order_and_once(
     for key in set(KEYS):
         of_key = [number for _, number in found if KEYS[number] == key]
         assert of_key == sorted(of_key)
-    assert namespace.last_batch("query", "clicks/shard-00000") == 1
+    assert namespace.batches.last("query", "clicks/shard-00000") == 1
     assert orphans(namespace) == []
 
 
+@pytest.mark.slow
 def test_a_log_that_is_not_sharded_is_an_error_and_no_shard_is_made(
     namespace: dlog.blocking.Namespace,
 ) -> None:

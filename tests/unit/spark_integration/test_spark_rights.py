@@ -1,5 +1,8 @@
 """The source and the sink, as Spark calls them, for principals without the right; without Spark itself."""
 
+# covers: spark_integration/sink/writers.py
+# covers: spark_integration/source.py
+
 from __future__ import annotations
 
 import pickle
@@ -51,7 +54,7 @@ PRINCIPALS = ("stranger", "neighbour", *READERS)
 def uri(tmp_path: Path) -> str:
     uri = (tmp_path / "namespace").as_uri()
     with dlog.blocking.open_namespace(uri, config=dlog.NamespaceConfig(principal="operator")) as operator:
-        operator.set_policy(POLICY)
+        operator.policy.set(POLICY)
         with operator.open_writer("orders", create=True) as writer:
             writer.append(b"secret")
     return uri
@@ -105,13 +108,14 @@ def stored(uri: str) -> tuple[dict[str, tuple[bytes, int]], set[int]]:
 
     async def go() -> tuple[dict[str, tuple[bytes, int]], set[int]]:
         async with dlog.open_namespace(uri) as namespace:
-            nodes = await _stored(namespace._store)
+            nodes = await _stored(namespace.context.store)
         async with dlog.open_ledgers(uri) as client:
             return nodes, set(await client.ledger_ids())
 
     return trio.run(go)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("principal", PRINCIPALS)
 def test_the_source_and_the_sink_are_refused_without_the_right_and_change_nothing(
     principal: str, uri: str
@@ -133,6 +137,7 @@ def test_the_source_and_the_sink_are_refused_without_the_right_and_change_nothin
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_they_are_not_refused_with_the_right(uri: str) -> None:
     """So it is the right that is missing above."""
     part = operators_part(uri)
@@ -144,6 +149,7 @@ def test_they_are_not_refused_with_the_right(uri: str) -> None:
     assert b"secret" in [payload for batch in found for payload in batch.column("payload").to_pylist()]
 
 
+@pytest.mark.slow
 def test_a_pattern_names_only_the_logs_that_the_principal_may_read(uri: str) -> None:
     given = {"uri": uri, "client.principal": "neighbour", "streamPattern": "*"}
     assert DlogDataSource(given).reader(SCHEMA).partitions() == []

@@ -1,5 +1,7 @@
 """The streaming reader with Spark's order of calls, on a log that is a list."""
 
+# covers: spark_integration/stream.py
+
 from __future__ import annotations
 
 import json
@@ -15,9 +17,9 @@ from pyspark.sql.types import BinaryType
 
 from dlog import LogTruncatedError
 from spark_integration.arrow import ArrowRows
-from spark_integration.batch import DlogBatchReader
 from spark_integration.errors import DataLossError
 from spark_integration.options import Columns
+from spark_integration.source import DlogBatchReader
 from spark_integration.stream import DlogStreamReader
 from tests.fakes.list_streams import ListLog, ListStreams, batch_reader, stream_reader
 

@@ -27,11 +27,14 @@ from tests.fakes.list_streams import stream_reader
 pytestmark = pytest.mark.slow
 ALL = ReadMaxRows(2**63 - 1)
 ENOUGH_S = 30.0
+_readers: list[DlogStreamReader] = []  # that a test has made; stopped at its end
 
 
 @pytest.fixture
 def uri(tmp_path: Path) -> Iterator[str]:
     yield f"file://{tmp_path}"
+    while _readers:
+        _readers.pop().stop()
     while client._opened:
         client._opened.popitem()[1].close()
 
@@ -205,7 +208,8 @@ def test_a_watch_arrives_in_another_process_without_its_reader(log: CountedLog) 
 def reader_of(uri: str, **options: str) -> DlogStreamReader:
     given = {"uri": uri, "stream": "log", "startingOffsets": "earliest", **options}
     parsed = parse_options(given, streaming=True)
-    return stream_reader(NamedStreams(uri, parsed.selection, 2000, parsed.client), given)
+    _readers.append(stream_reader(NamedStreams(uri, parsed.selection, 2000, parsed.client), given))
+    return _readers[-1]
 
 
 def arrived(

@@ -1,7 +1,7 @@
 """Requests of commands to the HTTP server of a running bookie, ours or Apache's.
 
 Inside: the options that name the server, its token and certificates, a request, its failures. Not inside: the
-commands (``gc``, ``readonly``, ``drain``), the server (``bookie.http``).
+commands (``command``, ``drain``), the server (``bookie.http``).
 Always: a token stands in no ``repr`` and in no message.
 """
 

@@ -1,6 +1,7 @@
 """``dlog bookie``: run one bookie until a signal stops it; check and repair its directories while it is down.
 
-Inside: options and output. Not inside: the bookie (``bookie.__main__``), the rebuild of an index
+Inside: options and output; requests to a running bookie, with paths and bodies of Apache's bookie, so that
+the commands work with both. Not inside: the bookie (``bookie.__main__``), the rebuild of an index
 (``bookie.offline.index_rebuild``), the check (``bookie.damage.consistency_check``).
 Always: the running bookie exits with the codes of Apache's bookie, because operators' scripts know them. The
 other commands exit with the codes of `dlog`.
@@ -20,18 +21,129 @@ from bookie.index.index_factory import STORAGE_CLASSES, IndexKind
 from bookie.index.index_view import IndexView
 from bookie.journal.format import RECORD_IDS
 from bookie.ledger_record import LedgerData
+from dlog.cli.operators.bookie.admin_server import BookieServer, server_options
 from dlog.cli.operators.bookie.cookies import cookie
 from dlog.cli.operators.bookie.drain import drain
-from dlog.cli.operators.bookie.gc import gc
 from dlog.cli.operators.bookie.inspect import entry_log, index_file, journal, print_places
-from dlog.cli.operators.bookie.readonly import readonly
 from dlog.cli.operators.bookie.removal import decommission, recover
+from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.log_lines import print_warnings
-from dlog.cli.terminal.options import json_option
+from dlog.cli.terminal.options import gather, json_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note, progress_bar
 from dlog.cli.terminal.questions import confirm
 from ledger.runtime.audit import audited
+
+
+@click.command("readonly")
+@click.argument("wanted", metavar="on|off|status", type=click.Choice(["on", "off", "status"]))
+@server_options
+@json_option("the state")
+def readonly(wanted: str, server: BookieServer, as_json: bool) -> None:
+    """Make a running bookie read-only, or writable again; or show its state.
+
+    A read-only bookie serves reads and gets no new ledgers. It stays so until `off`, or until it starts
+    again. The bookie needs its HTTP server: httpServerEnabled=true in its configuration.
+
+    Exit codes: 1 the bookie rejects the request; 6 the bookie does not reply.
+    """
+    body = None if wanted == "status" else {"readOnly": wanted == "on"}
+    state = server.request("state/readonly", body)
+    if as_json:
+        print_json({"read_only": state["readOnly"]})
+    else:
+        print("read-only" if state["readOnly"] else "writable")
+
+
+_POLL_INTERVAL_S = 0.5
+
+
+@attrs.frozen
+class _Round:
+    """The round that is asked for, if any."""
+
+    force: bool
+    force_major: bool
+    force_minor: bool
+    wait: bool
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.force or self.force_major or self.force_minor
+
+
+@click.command("gc")
+@server_options
+@click.option("--force", is_flag=True, help="Start a round now, with compaction that is not suspended.")
+@click.option("--force-major", is_flag=True, help="Start a round now with major compaction.")
+@click.option("--force-minor", is_flag=True, help="Start a round now with minor compaction.")
+@click.option("--suspend", type=click.Choice(["minor", "major", "all"]), help="Suspend automatic compaction.")
+@click.option("--resume", type=click.Choice(["minor", "major", "all"]), help="Undo --suspend.")
+@click.option("--wait", is_flag=True, help="Wait for the end of the forced round.")
+@json_option("the garbage collection of each ledger directory")
+@gather(asked=_Round)
+def gc(server: BookieServer, asked: _Round, suspend: str | None, resume: str | None, as_json: bool) -> int:
+    """Show or control the garbage collection of a running bookie.
+
+    The options force a round, and suspend or resume compaction. The bookie needs its HTTP server:
+    httpServerEnabled=true in its configuration. A forced level is compacted even if it is suspended, and even
+    on a full disk. The round continues if this command is stopped.
+
+    Exit codes: 1 the bookie rejects the request; 6 the bookie does not reply.
+    """
+    from dlog.cli.terminal.output import print_facts, print_json
+
+    if suspend is not None:
+        server.request("gc/suspend_compaction", _levels(suspend, "suspendMinor", "suspendMajor"))
+    if resume is not None:
+        server.request("gc/resume_compaction", _levels(resume, "resumeMinor", "resumeMajor"))
+    if asked.force_major or asked.force_minor:
+        server.request("gc", {"forceMajor": asked.force_major, "forceMinor": asked.force_minor})
+    elif asked.force:
+        server.request("gc", {})
+    if asked.wait and asked.is_wanted:
+        _wait(server, quiet=as_json)
+    details = server.request("gc_details")
+    suspended = server.request("gc/suspend_compaction")
+    if as_json:
+        print_json({"suspended": suspended, "directories": details})
+        return ExitCode.OK
+    for one in details:
+        print_facts((name, _shown(name, value)) for name, value in one.items())
+    print_facts(suspended.items())
+    return ExitCode.OK
+
+
+def _levels(level: str, minor: str, major: str) -> dict[str, bool]:
+    return {minor: level in ("minor", "all"), major: level in ("major", "all")}
+
+
+def _wait(server: BookieServer, *, quiet: bool) -> None:
+    from dlog.cli.terminal.output import console
+
+    with console().status("collecting") if not quiet else _Silent() as status:
+        while server.request("gc")["is_in_force_gc"] == "true":
+            if status is not None:
+                done = sum(one.get("compactedBytes", 0) for one in server.request("gc_details"))
+                status.update(f"collecting; {done:,} bytes of entry logs compacted since the bookie started")
+            time.sleep(_POLL_INTERVAL_S)
+
+
+class _Silent:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _shown(name: str, value: object) -> str:
+    if name.endswith("Time") and isinstance(value, int):
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value / 1000)) if value else "never"
+    if isinstance(value, dict):
+        return "; ".join(map(str, value.values())) or "none"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
 
 CONFIG = click.Path(dir_okay=False, path_type=Path)
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 import trio
 
-from dlog.cli.operators.autorecovery import OpenedCluster, opened_cluster
+from dlog.cli.operators.autorecovery import OpenedCluster, opened_cluster, rate_option
 from dlog.cli.operators.bookie.admin_server import BookieServer, server_options
 from dlog.cli.operators.service import Service, service_options
 from dlog.cli.terminal.exit_codes import ExitCode
@@ -25,7 +25,7 @@ from dlog.cli.terminal.output import counted, print_json, print_note
 from dlog.cli.terminal.signals import run
 from ledger.catalog.paths import check_bookie_id
 from ledger.decommission import drain_bookie
-from ledger.decommission.bookie_recovery import recover_bookies
+from ledger.decommission.bookie_recovery import Evacuation, recover_bookies
 from ledger.decommission.drain import OpenEnd
 from ledger.errors import LedgerError
 from ledger.replication import ReplicationConfig
@@ -37,15 +37,7 @@ from ledger.runtime.audit import audited_async
 @service_options
 @server_options
 @click.option("--move", is_flag=True, help="Then copy all its entries to other bookies.")
-@click.option(
-    "--rate",
-    "rate_bytes_max",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    metavar="BYTES",
-    help="Bytes copied per second; 0: no limit.",
-)
+@rate_option
 @click.option(
     "--timeout",
     "timeout_s",
@@ -112,17 +104,7 @@ def drain(
             }
         )
     if not is_drained:
-        for one in left or ():
-            print_note(f"ledger {one.ledger_id}: {one.reason}")
-        evidence = (
-            "but its registration does not say so yet"
-            if left is None
-            else f"and {len(left)} open ledgers are written to it"
-        )
-        print_note(
-            f"dlog: {bookie} is read-only, {evidence}. Run it again to wait on. `dlog ledger recover LEDGER`"
-            " closes a ledger whose writer is gone. `dlog bookie readonly off` undoes the first step"
-        )
+        _print_left(bookie, left)
         return ExitCode.FAILED
     if not_moved:
         print_note(f"dlog: {bookie} is still named by {counted(len(not_moved), 'ledger')}; run it again")
@@ -133,6 +115,20 @@ def drain(
     return ExitCode.OK
 
 
+def _print_left(bookie: str, left: Sequence[OpenEnd] | None) -> None:
+    for one in left or ():
+        print_note(f"ledger {one.ledger_id}: {one.reason}")
+    evidence = (
+        "but its registration does not say so yet"
+        if left is None
+        else f"and {len(left)} open ledgers are written to it"
+    )
+    print_note(
+        f"dlog: {bookie} is read-only, {evidence}. Run it again to wait on. `dlog ledger recover LEDGER`"
+        " closes a ledger whose writer is gone. `dlog bookie readonly off` undoes the first step"
+    )
+
+
 async def _move(opened: OpenedCluster, bookie: str, rate_bytes_max: int) -> tuple[list[dict[str, Any]], int]:
     """Copy the entries of the bookie; return the ledgers that are left, and the number of the others."""
     left, moved = [], 0
@@ -140,7 +136,7 @@ async def _move(opened: OpenedCluster, bookie: str, rate_bytes_max: int) -> tupl
         opened.deployment.client.context,
         opened.deployment.store.current_session(),
         [bookie],
-        close_open=False,
+        Evacuation(close_open=False),
         config=ReplicationConfig(rate_bytes_max=rate_bytes_max),
     )
     async with contextlib.aclosing(recovering):

@@ -16,21 +16,31 @@ import attrs
 import click
 import trio
 
-from dlog.cli.operators.autorecovery import OpenedCluster, opened_cluster
+from dlog.cli.operators.autorecovery import OpenedCluster, opened_cluster, rate_option
 from dlog.cli.operators.service import Service, service_options
 from dlog.cli.terminal.exit_codes import ExitCode
-from dlog.cli.terminal.options import json_option
+from dlog.cli.terminal.options import gather, json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 from ledger.catalog.paths import check_bookie_id
 from ledger.decommission import Evacuated, Removed, decommission_bookie, planned_evacuations
-from ledger.decommission.bookie_recovery import recover_bookies
+from ledger.decommission.bookie_recovery import Evacuation, recover_bookies
 from ledger.decommission.removal import RemovalProgress
 from ledger.errors import LedgerError
 from ledger.replication import ReplicationConfig
 from ledger.replication.ledger_restorer import RestorerStats
 from ledger.runtime.audit import audited_async
+
+
+@attrs.frozen
+class _Work:
+    """Which ledgers are moved, and how."""
+
+    ledger_id: int | None
+    skip_open: bool
+    delete_cookie: bool
+    rate_bytes_max: int
 
 
 @click.command("recover")
@@ -40,25 +50,15 @@ from ledger.runtime.audit import audited_async
 @click.option("--ledger", "ledger_id", type=click.IntRange(min=0), metavar="LEDGER", help="Only this ledger.")
 @click.option("--skip-open", is_flag=True, help="Leave ledgers alone that are written to one of the bookies.")
 @click.option("--delete-cookie", is_flag=True, help="At the end, remove the bookies from the cluster.")
-@click.option(
-    "--rate",
-    "rate_bytes_max",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    metavar="BYTES",
-    help="Bytes copied per second; 0: no limit.",
-)
+@rate_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option("the result")
+@gather(work=_Work)
 def recover(
     bookies: tuple[str, ...],
     service: Service,
     dry_run: bool,
-    ledger_id: int | None,
-    skip_open: bool,
-    delete_cookie: bool,
-    rate_bytes_max: int,
+    work: _Work,
     yes: bool,
     as_json: bool,
 ) -> int:
@@ -70,28 +70,31 @@ def recover(
     is registered (exit code 5).
     """
     _check_ids(bookies)
-    if delete_cookie and (dry_run or ledger_id is not None):
+    if work.delete_cookie and (dry_run or work.ledger_id is not None):
         raise click.UsageError("--delete-cookie is for all ledgers; leave out --dry-run and --ledger")
     if dry_run:
-        return _show_plan(service, bookies, ledger_id, as_json=as_json)
+        return _show_plan(service, bookies, work.ledger_id, as_json=as_json)
     names = ", ".join(bookies)
     if not yes:
         confirm(f"Move all entries of {names} to other bookies?")
-    config = ReplicationConfig(rate_bytes_max=rate_bytes_max)
+    wanted = Evacuation(
+        delete_cookies=work.delete_cookie,
+        must_be_stopped=work.delete_cookie,
+        close_open=not work.skip_open,
+        ledger_id=work.ledger_id,
+    )
+    config = ReplicationConfig(rate_bytes_max=work.rate_bytes_max)
 
     async def go() -> tuple[list[Evacuated], dict[str, int]]:
         async with opened_cluster(service) as opened:
-            results, work = [], RestorerStats()
+            results, done = [], RestorerStats()
             recovering = recover_bookies(
                 opened.deployment.client.context,
                 opened.deployment.store.current_session(),
                 bookies,
-                delete_cookies=delete_cookie,
-                must_be_stopped=delete_cookie,
-                close_open=not skip_open,
-                ledger_id=ledger_id,
+                wanted,
                 config=config,
-                stats=work,
+                stats=done,
             )
             async with (
                 audited_async("recover bookie", f"{opened.deployment.ledgers_root} {names}"),
@@ -101,7 +104,7 @@ def recover(
                     results.append(one)
                     if not one.is_done:
                         print_note(f"ledger {one.ledger_id}: {one.reason or _why(one)}")
-            return results, attrs.asdict(work)
+            return results, attrs.asdict(done)
 
     results, stats = run(go)
     left = [one.ledger_id for one in results if not one.is_done]

@@ -14,8 +14,8 @@ from bookie.auth.reloading import Secrets, open_secrets
 from bookie.auth.sasl import SaslUsers
 from bookie.auth.tls import TlsConfig
 from bookie.auth.tokens import BearerTokens
+from bookie.bookie import open_bookie
 from bookie.errors import BookieConfigError
-from bookie.main import open_bookie
 from bookie.server.config import ServerConfig
 from ledger.auth.auth import AuthFactory
 from ledger.auth.sasl import SaslAuth

@@ -1,5 +1,8 @@
 """Auto-recovery in the process of a bookie: its failures, and the bookie that goes on."""
 
+# covers: bookie/cluster/autorecovery.py
+# covers: bookie/serving.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -17,6 +20,7 @@ from bookie.config.bookie_config import load_config
 from ledger.catalog.paths import UNDERREPLICATION_LAYOUT, available_path, cookie_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.errors import LedgerError
+from ledger.ledger_spec import LedgerSpec
 from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from ledger.replication import UnderReplicatedLedgers, current_auditor
 from ledger.transport.dial import dial_tcp
@@ -79,6 +83,7 @@ async def client_of(tree: MemoryTree) -> AsyncIterator[tuple[LedgerClient, Under
         yield client, UnderReplicatedLedgers(store, "/ledgers")
 
 
+@pytest.mark.slow
 async def test_a_bookie_with_auto_recovery_restores_the_replicas_of_a_lost_one(tmp_path: Path) -> None:
     tree = MemoryTree()
     with trio.fail_after(TEST_TIMEOUT_S):
@@ -89,7 +94,8 @@ async def test_a_bookie_with_auto_recovery_restores_the_replicas_of_a_lost_one(t
             client_of(tree) as (client, marks),
         ):
             names = tuple(NAME_OF(each.port) for each in (one, two))
-            async with await client.create(ensemble_size=2, write_quorum=2, bookies=names) as writer:
+            spec = LedgerSpec(ensemble_size=2, write_quorum=2, bookies=names)
+            async with await client.create_from(spec) as writer:
                 await writer.append_many([b"a", b"b"])
 
             async def is_restored() -> bool:
@@ -130,6 +136,7 @@ def test_the_option_has_the_effect_of_the_key(tmp_path: Path) -> None:
     assert load_config(path, with_auto_recovery=True).auto_recovery is not None
 
 
+@pytest.mark.slow
 async def test_the_auditor_is_the_bookie_and_its_vote_goes_with_it(tmp_path: Path) -> None:
     tree = MemoryTree()
     with trio.fail_after(TEST_TIMEOUT_S):
@@ -143,6 +150,7 @@ async def test_the_auditor_is_the_bookie_and_its_vote_goes_with_it(tmp_path: Pat
             assert await current_auditor(store, "/ledgers") is None
 
 
+@pytest.mark.slow
 async def test_a_bookie_whose_auto_recovery_fails_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,5 +1,8 @@
 """The configuration of a bookie: the values of Apache's file, except those of security."""
 
+# covers: bookie/config/bookie_config.py
+# covers: bookie/config/classes.py
+
 from __future__ import annotations
 
 import re
@@ -7,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie.config.bookie_config import BookieConfig, load_config, parse_config
+from bookie.config.bookie_config import load_config, parse_config
+from bookie.config.classes import BookieConfig
 from bookie.errors import BookieConfigError
 from bookie.index.index_factory import IndexKind
 from bookie.index.page_cache import PageIndexConfig

@@ -1,10 +1,13 @@
 """The keys of garbage collection and compaction."""
 
+# covers: bookie/config/settings.py
+
 from __future__ import annotations
 
 import pytest
 
-from bookie.config.bookie_config import BookieConfig, parse_config
+from bookie.config.bookie_config import parse_config
+from bookie.config.classes import BookieConfig
 from bookie.entrylog.writer import PerLedgerConfig
 from bookie.errors import BookieConfigError
 from bookie.gc.collector import GcConfig

@@ -1,5 +1,7 @@
 """The keys of Apache's file: each has one fate, and a misspelt one does not pass unnoticed."""
 
+# covers: bookie/config/key_check.py
+
 from __future__ import annotations
 
 import difflib
@@ -10,18 +12,17 @@ from hypothesis import strategies as st
 
 from bookie.config.bookie_config import parse_config
 from bookie.config.keys import (
-    AUTO_RECOVERY,
     GROUPS,
     KNOWN,
     PROTECTING,
     REFUSED,
-    SUPPORTED,
     Fate,
     group_of,
     nearest_key,
 )
 from bookie.config.security_settings import RESTRICTIONS
 from bookie.config.settings import Settings
+from bookie.config.table import AUTO_RECOVERY, SUPPORTED
 from bookie.errors import BookieConfigError
 from tests.unit.bookie.config.apache_keys import apache_keys
 from tests.unit.bookie.config.test_config import LEAST, parse

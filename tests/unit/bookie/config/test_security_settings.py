@@ -1,5 +1,7 @@
 """The keys for TLS, authentication and ZooKeeper's security."""
 
+# covers: bookie/auth/plugins.py
+
 from __future__ import annotations
 
 import sys

@@ -1,5 +1,8 @@
 """The consistency check of a stopped bookie's directory: it finds problems and changes no file."""
 
+# covers: bookie/disk/read_only.py
+# covers: bookie/index/index_view.py
+
 from __future__ import annotations
 
 import hashlib
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.damage.consistency_check import CheckResult, check_directory
+from bookie.damage.consistency_check import ConsistencyResult, check_directory
 from bookie.disk.read_only import ReadOnlyDisk
 from bookie.disk.real_disk import RealDisk
 from bookie.entrylog.writer import EntryLogWriter
@@ -44,7 +47,7 @@ def fill(directory: Path, kind: IndexKind) -> None:
     index.close()
 
 
-def checked(directory: Path) -> tuple[CheckResult, list[str]]:
+def checked(directory: Path) -> tuple[ConsistencyResult, list[str]]:
     problems: list[str] = []
     disk = ReadOnlyDisk()
     index = open_index_view(disk, directory)
@@ -66,7 +69,7 @@ def test_a_sound_directory_has_no_problems_and_the_check_changes_no_file(
 ) -> None:
     fill(tmp_path, kind)
     before = fingerprint(tmp_path)
-    assert checked(tmp_path) == (CheckResult(ledgers=2, entries=530, problems=0), [])
+    assert checked(tmp_path) == (ConsistencyResult(ledgers=2, entries=530, problems=0), [])
     assert fingerprint(tmp_path) == before
 
 
@@ -134,7 +137,7 @@ def test_apaches_directories_are_checked_by_their_index_files(tmp_path: Path, bo
     ]
     counts = [len(view_range.entry_ids) for one in (1, 2, 258, 900) for view_range in view.ranges(one)]
     assert counts == [5, 4, 3, 1]
-    assert checked(tmp_path) == (CheckResult(ledgers=4, entries=13, problems=0), [])
+    assert checked(tmp_path) == (ConsistencyResult(ledgers=4, entries=13, problems=0), [])
 
 
 def test_pages_that_were_being_overwritten_at_a_power_cut_are_read(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def test_a_rebuilt_index_has_the_lost_locations(tmp_path: Path, kind: IndexKind)
     index.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(
     st.lists(

@@ -1,5 +1,7 @@
 """The scrubber: it finds damaged entries, reports no sound ones, and respects its rate."""
 
+# covers: bookie/damage/directory_entries.py
+
 from __future__ import annotations
 
 import errno
@@ -25,6 +27,7 @@ from tests.unit.bookie.damage.scrubbed import flip, found_in, scrubber_of
 T = TypeVar("T")
 
 
+@pytest.mark.slow
 async def test_all_entries_are_checked_and_sound_ones_are_not_reported(directory: Directory) -> None:
     for ledger_id in range(5):
         directory.store(ledger_id, range(0, 3000, 1 + ledger_id % 2), 50)
@@ -36,6 +39,7 @@ async def test_all_entries_are_checked_and_sound_ones_are_not_reported(directory
     assert "1 rounds, 0 damaged" in repr(scrubber)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("at", "mask"), [(0, 1), (15, 1), (-4, 0x40), (-4, 0x80), (-1, 1), (16, 1), (31, 1), (33, 8), (500, 2)]
 )
@@ -192,6 +196,7 @@ async def test_while_the_metadata_cannot_be_read_nothing_is_reported_and_known_d
     assert await found_in(directory) == [(1, 5), (2, 7)]
 
 
+@pytest.mark.slow
 async def test_the_metadata_are_read_once_in_a_round_and_only_for_entries_without_checksum(
     directory: Directory,
 ) -> None:
@@ -345,6 +350,7 @@ async def test_the_greatest_possible_entry_id_is_checked_like_others(directory: 
     assert await found_in(directory) == [(1, 2**63 - 1)]
 
 
+@pytest.mark.slow
 async def test_the_check_on_start_refuses_a_damaged_store(tmp_path: Path) -> None:
     config = StorageConfig(journal_directories=(tmp_path / "j",), ledger_directories=(tmp_path / "l",))
     checking = attrs.evolve(config, scrub=ScrubConfig(on_start=True))

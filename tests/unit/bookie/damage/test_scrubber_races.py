@@ -18,6 +18,7 @@ from tests.unit.bookie.damage.scrubbed import flip, found_in, scrubber_of
 T = TypeVar("T")
 
 
+@pytest.mark.slow
 async def test_concurrent_compaction_and_deletion_cause_no_report(directory: Directory) -> None:
     for ledger_id in range(3):
         directory.store(ledger_id, range(400))
@@ -110,6 +111,7 @@ async def test_only_the_damaged_entry_is_reported_if_a_sound_one_moves(
         await directory.reads.read(1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 async def test_all_damaged_entries_are_found_if_some_are_readable_only_at_the_second_try(
     directory: Directory, seed: int

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from bookie.bookie import open_bookie
 from bookie.disk.descriptors import Descriptors
 from bookie.disk.disk import File
 from bookie.disk.real_disk import RealDisk
 from bookie.errors import StorageFailedError
-from bookie.main import open_bookie
 from bookie.storage.config import StorageConfig
 from ledger.digest import DigestType, EntryCodec, master_key
 
@@ -72,7 +72,7 @@ async def test_a_thread_asks_the_loop_to_close_connections_and_waits_as_long_as_
     pauses: list[float] = []
     descriptors = Descriptors(pause=pauses.append)
     descriptors.connect(asked.set)
-    job = Shortage(5_000)
+    job = Shortage(5_010)
     assert await trio.to_thread.run_sync(descriptors.call, job) == "done"
     await asked.wait()
     assert sum(pauses) > 60
@@ -146,6 +146,7 @@ class ShortDisk(RealDisk):
         self.descriptors.call = call  # type: ignore[assignment]
 
 
+@pytest.mark.slow
 async def test_a_storage_that_finds_no_descriptor_at_any_open_loses_and_denies_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,5 +1,7 @@
 """The real disk."""
 
+# covers: bookie/disk/real_disk.py
+
 from __future__ import annotations
 
 import os

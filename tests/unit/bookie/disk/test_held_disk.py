@@ -47,6 +47,7 @@ def test_paths_below_a_held_directory_lead_into_it_and_take_no_name_away(tmp_pat
     disk.unlink(here / "old")
 
 
+@pytest.mark.slow
 async def test_a_bookie_whose_directory_was_moved_writes_nothing_in_its_place(
     tmp_path: Path, autojump_clock: object
 ) -> None:

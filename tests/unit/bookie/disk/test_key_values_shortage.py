@@ -1,5 +1,7 @@
 """RocksDB in a process that has no file descriptor left: the kernel's own EMFILE, in a process of its own."""
 
+# covers: bookie/disk/rocksdb.py
+
 from __future__ import annotations
 
 import shutil

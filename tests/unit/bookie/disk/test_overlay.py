@@ -74,6 +74,7 @@ def change(disk: Disk, root: Path, rng: random.Random) -> None:
             disk.make_directory(path.parent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_it_behaves_as_the_real_disk_and_changes_no_file(tmp_path: Path, seed: int) -> None:
     base, copy = tmp_path / "base", tmp_path / "copy"

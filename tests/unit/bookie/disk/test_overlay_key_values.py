@@ -18,6 +18,7 @@ def random_key(rng: random.Random) -> bytes:
     return bytes(rng.choice((0, 1, 65, 254, 255)) for _ in range(rng.randrange(1, 4)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_it_behaves_as_one_map(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

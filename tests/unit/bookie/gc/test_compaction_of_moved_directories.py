@@ -6,6 +6,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from bookie.disk.disk import Buffer, File
 from bookie.disk.real_disk import RealDisk, RealFile
 from bookie.errors import BookieServerError, StorageFailedError
@@ -88,6 +90,7 @@ async def compact(directory: Path, copy: Path, move_at: int) -> MovingDisk:
     return disk
 
 
+@pytest.mark.slow
 async def test_a_directory_moved_at_any_step_of_a_compaction_keeps_every_entry(
     tmp_path: Path,
 ) -> None:

@@ -1,5 +1,7 @@
 """Garbage collection: which ledgers are deleted, and the order of the work of a round."""
 
+# covers: bookie/gc/collector.py
+
 from __future__ import annotations
 
 import logging

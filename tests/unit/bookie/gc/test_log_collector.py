@@ -1,5 +1,8 @@
 """Garbage collection of one directory's logs: deletion, compaction, quarantine."""
 
+# covers: bookie/entrylog/open_log.py
+# covers: bookie/index/index_scan.py
+
 from __future__ import annotations
 
 import random
@@ -30,6 +33,7 @@ from tests.fakes.logs_by_hand import (
 from tests.fakes.simulated_disk import SimulatedDisk
 
 
+@pytest.mark.slow
 async def test_dead_entries_are_removed_and_several_logs_become_one(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
         for number in range(3):
@@ -79,6 +83,7 @@ async def test_a_log_whose_entries_were_all_stored_again_is_deleted_without_a_co
         assert await readable(storage, {1: range(20)})
 
 
+@pytest.mark.slow
 async def test_a_striped_ledger_is_copied_completely(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
         await complete_log(storage, {1: range(0, 3000, 3), 2: range(1000)})
@@ -129,6 +134,7 @@ async def test_concurrent_changes_take_precedence(
         assert await storage.read(3, 4) == entry(3, 4, 200)
 
 
+@pytest.mark.slow
 async def test_reads_succeed_during_compaction(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
         for number in range(4):
@@ -332,6 +338,7 @@ async def test_no_reserve_is_created_if_it_would_fill_the_disk() -> None:
         assert "compaction.reserve" not in [path.name for path in disk.names]
 
 
+@pytest.mark.slow
 async def test_a_log_that_a_killed_flush_left_is_deleted_in_one_round(tmp_path: Path) -> None:
     """Its ledger is live, and the index names nothing in it: the entries are in the next log as well."""
     directory = tmp_path / "l/current"
@@ -360,6 +367,7 @@ async def test_a_log_that_a_killed_flush_left_is_deleted_in_one_round(tmp_path: 
         assert await readable(storage, {1: range(20)})
 
 
+@pytest.mark.slow
 async def test_a_log_without_a_map_in_which_the_index_names_one_entry_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "l/current" / entry_log_name(0)
     async with opened(tmp_path) as storage:
@@ -386,6 +394,7 @@ async def append_unnamed(storage: Storage, entry_ids: range) -> None:
     storage.failure.report(StorageFailedError("killed"), "the test")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torn_bytes", [0, 50])
 async def test_what_a_killed_flush_added_to_a_log_is_cut_off_in_one_round(
     tmp_path: Path, torn_bytes: int
@@ -413,6 +422,7 @@ async def test_what_a_killed_flush_added_to_a_log_is_cut_off_in_one_round(
         assert await readable(storage, {1: range(10)})
 
 
+@pytest.mark.slow
 async def test_the_records_of_a_log_whose_last_named_entry_has_a_wrong_length_stay(tmp_path: Path) -> None:
     path = tmp_path / "l/current" / entry_log_name(0)
     async with opened(tmp_path) as storage:

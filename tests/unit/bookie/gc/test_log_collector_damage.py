@@ -1,5 +1,7 @@
 """Compaction keeps and reports logs that are damaged or torn, and files that are no logs."""
 
+# covers: bookie/gc/compactor.py
+
 from __future__ import annotations
 
 import logging
@@ -11,10 +13,10 @@ import pytest
 from bookie.disk.real_disk import RealDisk
 from bookie.entrylog.compaction_files import unfinished_compactions
 from bookie.entrylog.format import HEADER_BYTES, encode_header
-from bookie.entrylog.summary import summarise
 from bookie.errors import SourceUnreadableError
 from bookie.gc.compaction_rules import CompactionLevel
 from bookie.gc.compactor import CompactionCopy
+from tests.fakes.log_summaries import summarise
 from tests.fakes.logs_by_hand import (
     KEY,
     collect,
@@ -27,6 +29,7 @@ from tests.fakes.logs_by_hand import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["a ledger id", "a length", "zeros at the end"])
 async def test_a_source_that_differs_from_its_map_is_detected_before_the_copy_is_published(
     tmp_path: Path, damage: str
@@ -105,6 +108,7 @@ async def test_a_header_damaged_after_the_summary_stops_no_other_compaction(
         assert await readable(storage, {1: range(10), 2: range(10)})
 
 
+@pytest.mark.slow
 async def test_an_entry_that_a_scan_misses_keeps_its_log(tmp_path: Path) -> None:
     """A flipped bit makes one record contain the next, and all sums still match."""
     async with opened(tmp_path) as storage:

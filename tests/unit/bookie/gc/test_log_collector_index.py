@@ -1,5 +1,7 @@
 """Garbage collection of entry logs with a damaged index: it keeps logs with unknown references."""
 
+# covers: bookie/length_prefixes.py
+
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
@@ -10,7 +12,6 @@ import pytest
 from bookie.disk.real_disk import RealDisk
 from bookie.entrylog.compaction_files import UnfinishedCompactions, unfinished_compactions
 from bookie.entrylog.format import HEADER_BYTES, encode_header
-from bookie.entrylog.summary import summarise
 from bookie.errors import EntryUnreadableError, FormatError
 from bookie.gc.compaction_rules import CompactionLevel
 from bookie.gc.compactor import CompactionCopy
@@ -18,6 +19,7 @@ from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.index.page_cache import PageIndexConfig
 from bookie.index.page_file import PAGE_FILE_HEADER_BYTES, page_file_path
 from bookie.storage.storage import Storage
+from tests.fakes.log_summaries import summarise
 from tests.fakes.logs_by_hand import collect, complete_log, logs, names, opened, readable
 
 PAGE_BYTES = 512
@@ -53,6 +55,7 @@ async def publish(storage: Storage, log_id: int) -> int:
     return target_id
 
 
+@pytest.mark.slow
 async def test_a_compaction_blocked_by_a_damaged_page_waits_and_stops_no_other(
     tmp_path: Path,
 ) -> None:
@@ -78,6 +81,7 @@ async def test_a_compaction_blocked_by_a_damaged_page_waits_and_stops_no_other(
         assert unfinished_compactions(names(tmp_path)).pending == {}
 
 
+@pytest.mark.slow
 async def test_a_source_is_deleted_only_after_a_scan_of_the_index_for_all_its_ledgers(tmp_path: Path) -> None:
     async with paged(tmp_path) as storage:
         await complete_log(storage, {1: range(10), 9: range(90)})
@@ -95,6 +99,7 @@ async def test_a_source_is_deleted_only_after_a_scan_of_the_index_for_all_its_le
         assert logs(tmp_path) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_torn", [False, True])
 async def test_a_log_without_a_map_is_kept_while_the_index_is_damaged_and_others_are_deleted(
     tmp_path: Path, is_torn: bool
@@ -122,6 +127,7 @@ async def test_a_log_without_a_map_is_kept_while_the_index_is_damaged_and_others
         assert (collector.stats.failures, collector.stats.deleted_logs) == (1, 3)
 
 
+@pytest.mark.slow
 async def test_a_damaged_page_blocks_the_compaction_of_its_log_only(
     tmp_path: Path,
 ) -> None:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie.bookie import open_bookie
 from bookie.config.bookie_config import parse_config
 from bookie.disk.real_disk import RealDisk
 from bookie.gc.tombstones import KEEP_MS, Tombstones, TombstonesFile
 from bookie.ledger_metadata.live_ledgers import ServedLedgers, load_tombstones
-from bookie.main import open_bookie
 from bookie.storage.config import StorageConfig
 from ledger.runtime.clock import wall_ms
 

@@ -1,5 +1,9 @@
 """HTTP for operators: Apache's paths and bodies, over a real socket."""
 
+# covers: bookie/http/routes/gc.py
+# covers: bookie/http/routes/health.py
+# covers: bookie/http/server.py
+
 from __future__ import annotations
 
 import json
@@ -171,6 +175,7 @@ async def test_metrics_have_the_names_of_apaches_bookie(tmp_path: Path) -> None:
             )  # NaN: no samples yet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "body"),
     [

@@ -1,5 +1,8 @@
 """Strangers that hold connections to the HTTP port: few are kept, and an operator is served."""
 
+# covers: bookie/disk/descriptor_limit.py
+# covers: bookie/http/connections.py
+
 from __future__ import annotations
 
 import contextlib
@@ -60,6 +63,7 @@ async def test_strangers_that_hold_all_places_give_way_to_an_operator(tmp_path: 
             await stranger.aclose()
 
 
+@pytest.mark.slow
 async def test_an_idle_connection_and_half_a_request_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

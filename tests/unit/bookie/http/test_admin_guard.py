@@ -1,5 +1,7 @@
 """Strangers at the HTTP port: no token, foreign Host, foreign Origin."""
 
+# covers: bookie/http/guard.py
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -29,6 +31,7 @@ CLOSED = [
 BODY = b'{"readOnly": true, "suspendMajor": true, "resumeMajor": true}'
 
 
+@pytest.mark.slow
 async def test_a_stranger_changes_and_learns_nothing(tmp_path: Path) -> None:
     wrong = [
         HOST,
@@ -58,6 +61,7 @@ async def test_without_a_token_in_the_configuration_only_the_open_paths_answer(t
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "host", ["attacker.example", "attacker.example:8080", "localhost.attacker.example", ""]
 )

@@ -1,5 +1,7 @@
 """Tokens and certificates of the HTTP port: their files, new ones without a restart, and the audit log."""
 
+# covers: bookie/http/secrets.py
+
 from __future__ import annotations
 
 import hashlib
@@ -18,7 +20,7 @@ from bookie.errors import BookieConfigError
 from bookie.http import guard as admin_guard
 from bookie.http import serve_admin
 from bookie.http.secrets import Token, read_tokens
-from dlog.cli.operators.bookie.gc import gc as gc_command
+from dlog.cli.operators.bookie.command import gc as gc_command
 from ledger.runtime.audit import FILE_VARIABLE
 from tests.fakes.certificates import make_authority
 from tests.unit.bookie.http.test_admin import AUTHORIZED, HOST, TOKEN, send_request, serving
@@ -108,6 +110,7 @@ async def test_a_new_token_counts_after_a_reload_and_a_bad_file_changes_nothing(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_new_certificates_and_authorities_count_after_a_reload(tmp_path: Path) -> None:
     old, new = make_authority("old.test"), make_authority("new.test")
     key, trust = tmp_path / "key.pem", tmp_path / "trust.pem"

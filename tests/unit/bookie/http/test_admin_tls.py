@@ -1,5 +1,8 @@
 """TLS at the HTTP port: strangers in clear text and without a certificate get nothing."""
 
+# covers: bookie/config/admin_config.py
+# covers: dlog/cli/operators/bookie/admin_server.py
+
 from __future__ import annotations
 
 import json
@@ -16,7 +19,7 @@ from bookie.config.admin_config import AdminConfig, AdminTls
 from bookie.config.bookie_config import parse_config
 from bookie.errors import BookieConfigError
 from bookie.http import serve_admin
-from bookie.http.tls import admin_context
+from bookie.http.secrets import admin_context
 from dlog.cli.main import main
 from ledger.auth.tls import client_context
 from tests.fakes.certificates import Signed, TestAuthority, make_authority
@@ -69,6 +72,7 @@ async def status(
     return int(reply.split()[1]) if reply else None
 
 
+@pytest.mark.slow
 async def test_a_client_needs_a_certificate_of_the_trust_store_and_then_no_token(tmp_path: Path) -> None:
     tls = AdminTls(
         key_store=write_pkcs12(SERVER.sign("localhost"), tmp_path / "key.p12", b"secret"),
@@ -82,6 +86,7 @@ async def test_a_client_needs_a_certificate_of_the_trust_store_and_then_no_token
         assert await status(address, SERVER, tmp_path, strangers, AUTHORIZED) is None
 
 
+@pytest.mark.slow
 async def test_without_a_trust_store_a_client_needs_the_token(tmp_path: Path) -> None:
     tls = AdminTls(key_store=SERVER.sign("localhost").write_pem(tmp_path / "key.pem"))
     async with serving_tls(tmp_path, tls) as address:

@@ -30,8 +30,8 @@ from bookie.http.messages import (
     AdminReply,
     AdminRequest,
     Method,
-    RefusedError,
     RequestHead,
+    RequestRefusedError,
     text_reply,
 )
 from bookie.requests.turns import Turns
@@ -244,7 +244,7 @@ def test_the_target_is_decoded_without_an_error() -> None:
     assert head.path == "/\ufffd\0%zz"
     assert head.query == {"a": "\ufffd", "%": "", "b": ""}
     assert head.headers == {"host": ["a\xff"]}
-    with pytest.raises(RefusedError):
+    with pytest.raises(RequestRefusedError):
         head_of(request_of(b"GET x HTTP/1.1\r\nHost: a\r\n\r\n"))
 
 
@@ -285,6 +285,7 @@ FLOODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
 async def test_all_connections_do_a_bounded_amount_of_work_in_one_step(flood: bytes) -> None:
     steps = Steps()

@@ -1,20 +1,23 @@
 """``/metrics``: the table of docs/http.md against what a bookie prints, and the numbers of requests."""
 
+# covers: bookie/http/metrics.py
+
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
 import attrs
+import pytest
 import trio
 from trio.testing import memory_stream_pair
 
+from bookie.bookie import open_bookie
 from bookie.disk.real_disk import RealDisk
 from bookie.healing.damage_healing import HealingStats
 from bookie.http.admin import RecoveryState
 from bookie.http.metrics import metrics_text
 from bookie.ledger_record import UNKNOWN_KEY
-from bookie.main import open_bookie
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
 from ledger.codes import Code
@@ -28,6 +31,7 @@ from tests.unit.bookie.http.test_admin import serving
 from tests.unit.bookie.server.test_server import Caller, add
 
 
+@pytest.mark.slow
 async def test_the_table_of_the_page_has_every_name_and_no_other(tmp_path: Path) -> None:
     config = StorageConfig(journal_directories=(tmp_path / "oj",), ledger_directories=(tmp_path / "ol",))
     async with serving(tmp_path) as (admin, _), open_bookie(config) as other:
@@ -46,6 +50,7 @@ async def test_the_table_of_the_page_has_every_name_and_no_other(tmp_path: Path)
     assert names == documented
 
 
+@pytest.mark.slow
 async def test_reads_that_wait_fences_and_long_polls_are_measured(tmp_path: Path) -> None:
     config = StorageConfig(journal_directories=(tmp_path / "j",), ledger_directories=(tmp_path / "l",))
     async with open_storage(RealDisk(), config) as storage:

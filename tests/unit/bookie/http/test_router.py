@@ -1,5 +1,8 @@
 """From a request to its reply, without a socket: paths, methods, errors."""
 
+# covers: bookie/http/messages.py
+# covers: bookie/http/routes/table.py
+
 from __future__ import annotations
 
 import logging

@@ -1,5 +1,10 @@
 """Routes about the cluster, over bookies made of dictionaries: pages, limits, taking a bookie out."""
 
+# covers: bookie/cluster/access.py
+# covers: bookie/http/routes/cluster.py
+# covers: bookie/http/routes/ledgers.py
+# covers: bookie/http/routes/recovery.py
+
 from __future__ import annotations
 
 import json

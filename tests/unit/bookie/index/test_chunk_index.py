@@ -13,7 +13,7 @@ from bookie.disk.key_values import KeyValues, Operation
 from bookie.disk.rocksdb import RocksKeyValues
 from bookie.errors import FormatError
 from bookie.index import chunk_index
-from bookie.index.chunk_index import CHUNK_ENTRIES_MAX, Chunk, ChunkIndex, encode_chunks
+from bookie.index.chunk_index import CHUNK_ENTRIES_MAX, ChunkIndex, IndexChunk, encode_chunks
 from bookie.index.entry_index import EntryIndex, EntryRange, LedgerMove
 from bookie.ledger_record import LedgerData
 from tests.effort import examples
@@ -66,7 +66,7 @@ def test_consecutive_entries_form_one_dense_chunk() -> None:
 def test_striped_entries_form_a_sparse_chunk() -> None:
     ((_, value),) = encode_chunks(1, [5, 7, 9], [1, 2, 3])
     assert value[:1] == b"\1"
-    chunk = Chunk(5, value)
+    chunk = IndexChunk(5, value)
     assert chunk.entry_ids() == [5, 7, 9]
     assert (chunk.position(7), chunk.position(6), chunk.position(10)) == (1, None, None)
     assert chunk.consecutive_from(0, 10) == 1
@@ -81,7 +81,7 @@ def test_a_chunk_is_bounded_and_ends_where_ids_are_too_far_apart() -> None:
 @pytest.mark.parametrize("value", [b"", b"\0", b"\0" * 8, b"\1" * 9, b"\2" + bytes(8)])
 def test_a_damaged_chunk_is_an_error_not_an_absence(value: bytes) -> None:
     with pytest.raises(FormatError):
-        Chunk(0, value)
+        IndexChunk(0, value)
 
 
 def test_the_last_entry_id_of_a_ledger_is_not_one_of_the_next_ledger() -> None:

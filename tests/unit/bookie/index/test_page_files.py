@@ -1,5 +1,7 @@
 """The files of the page index: a ledger of its own for each of many strangers is synced with the others."""
 
+# covers: bookie/index/page_keys.py
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -66,6 +68,7 @@ def write_all(files: PageFiles) -> None:
     files.sync()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("directories_exist", [False, True])
 def test_many_new_files_are_synced_together_with_every_name_above_them(
     tmp_path: Path, disk: CountingDisk, directories_exist: bool
@@ -104,6 +107,7 @@ def test_a_file_is_synced_before_it_is_closed_for_another(
     files.close()
 
 
+@pytest.mark.slow
 def test_more_ledgers_than_pages_in_memory_are_written_and_synced_once(
     tmp_path: Path, disk: CountingDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +134,7 @@ def test_more_ledgers_than_pages_in_memory_are_written_and_synced_once(
         assert decode_page_file_header(header) == PageFileHeader(b"k" * 20, True, None)
 
 
+@pytest.mark.slow
 def test_deleted_ledgers_leave_no_directory_and_each_removal_is_durable(
     tmp_path: Path, disk: CountingDisk
 ) -> None:

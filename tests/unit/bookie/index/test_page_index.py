@@ -1,5 +1,7 @@
 """The page index on real files: bytes, bounds, damage, deletion, kinds. The contract suite tests the rest."""
 
+# covers: bookie/index/index_factory.py
+
 from __future__ import annotations
 
 import errno
@@ -129,6 +131,7 @@ def cut_off_whole_pages(path: Path) -> None:
     os.truncate(path, 1024 + 512)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [flip_a_bit, zero_a_block, truncate, cut_off_whole_pages, Path.unlink])
 def test_a_damaged_page_is_an_error_not_an_absence(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     filled(tmp_path).close()
@@ -143,6 +146,7 @@ def test_a_damaged_page_is_an_error_not_an_absence(tmp_path: Path, damage: Calla
     index.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [flip_a_bit, zero_a_block, truncate, cut_off_whole_pages])
 def test_a_put_into_a_damaged_page_leaves_its_bytes_and_its_checksum(
     tmp_path: Path, damage: Callable[[Path], None]

@@ -41,7 +41,7 @@ class Fills:
 @pytest.fixture
 def fills(monkeypatch: pytest.MonkeyPatch) -> Fills:
     fills = Fills()
-    fill, commit = JournalFiles.fill, Journal._commit_timed
+    fill, commit = JournalFiles.fill, Journal._commit
 
     def noted(self: JournalFiles, file: File, start: int, stop: int) -> int:
         if start:  # not the first bytes of a new file
@@ -57,7 +57,7 @@ def fills(monkeypatch: pytest.MonkeyPatch) -> Fills:
             fills.is_in_group = False
 
     monkeypatch.setattr(JournalFiles, "fill", noted)
-    monkeypatch.setattr(Journal, "_commit_timed", in_group)
+    monkeypatch.setattr(Journal, "_commit", in_group)
     return fills
 
 
@@ -69,6 +69,7 @@ async def add_one(journal: Journal, number: int, *, sync: bool = True) -> BaseEx
     return error
 
 
+@pytest.mark.slow
 async def test_no_group_waits_for_a_fill_if_groups_come_one_by_one(tmp_path: Path, fills: Fills) -> None:
     count = 125
     async with opened(tmp_path, LARGE) as journal:

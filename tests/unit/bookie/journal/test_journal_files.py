@@ -1,5 +1,7 @@
 """The files of a journal directory: made, recycled, kept as backups, one held in reserve."""
 
+# covers: bookie/journal/files.py
+
 from __future__ import annotations
 
 from pathlib import Path

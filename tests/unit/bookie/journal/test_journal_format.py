@@ -1,5 +1,7 @@
 """The journal's bytes, ours and Apache's."""
 
+# covers: bookie/journal/format.py
+
 from __future__ import annotations
 
 import pytest
@@ -46,6 +48,7 @@ def test_a_mark_begins_with_apaches_sixteen_bytes_and_those_alone_are_read_too()
     assert decode_mark(encode_mark(mark)) == mark
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bit", range(8 * 24))
 def test_a_mark_with_any_bit_flipped_is_no_mark(bit: int) -> None:
     data = bytearray(encode_mark(JournalMark(7, 0x8000)))

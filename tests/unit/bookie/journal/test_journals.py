@@ -38,6 +38,9 @@ class HeldThread(DiskThread):
         else:
             self.held.append((job, done))
 
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._inner.call_soon(callback)
+
     def release(self) -> None:
         held, self.held = self.held or [], None
         for job, done in held:

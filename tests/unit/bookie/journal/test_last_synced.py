@@ -87,6 +87,7 @@ async def test_a_bad_last_group_is_torn_if_it_was_not_noted_and_damage_if_it_was
     assert (await replay(journal, skip=True))[0] == 1
 
 
+@pytest.mark.slow
 async def test_a_file_cut_short_is_found_out(journal: Path) -> None:
     path = journal / journal_name(1)
     path.write_bytes(path.read_bytes()[: -4096 - 100])

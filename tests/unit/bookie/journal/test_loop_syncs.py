@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookie.journal.loop_syncs import LONE_BYTES_MAX, LoopSyncs
+from bookie.journal.journal import LONE_BYTES_MAX, LoopSyncs
 from ledger.runtime.loop_calls import CALLS_FIRST, CALLS_PER_MS
 
 

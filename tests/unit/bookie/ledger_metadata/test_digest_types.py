@@ -1,5 +1,7 @@
 """The digest type of a ledger, read from the metadata."""
 
+# covers: bookie/ledger_metadata/cluster_nodes.py
+
 from __future__ import annotations
 
 import attrs

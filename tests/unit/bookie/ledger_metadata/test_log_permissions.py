@@ -292,6 +292,7 @@ async def test_a_decision_in_use_is_made_again_in_the_background(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_ledger_that_is_deleted_is_forgotten_and_an_outage_keeps_what_is_not_too_old(
     cluster: Cluster, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +329,7 @@ async def test_a_ledger_that_is_deleted_is_forgotten_and_an_outage_keeps_what_is
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_decisions_to_make_again_are_bounded(cluster: Cluster) -> None:
     permissions = cluster.permissions.permissions(PermissionsConfig(namespaces=("/shop",)))
     peer = permissions.of(PeerIdentity("shop-1", "sasl"))

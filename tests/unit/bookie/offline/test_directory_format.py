@@ -1,5 +1,7 @@
 """Emptying a bookie's directories: all of them, and only while the bookie is stopped."""
 
+# covers: bookie/storage/config.py
+
 from __future__ import annotations
 
 from pathlib import Path

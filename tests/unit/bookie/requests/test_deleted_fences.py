@@ -9,11 +9,11 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie.bookie import Bookie, open_bookie
 from bookie.disk.real_disk import RealDisk
 from bookie.gc import tombstones as tombstone_files
 from bookie.gc.tombstones import Tombstones
 from bookie.ledger_metadata.live_ledgers import ServedLedgers, load_tombstones
-from bookie.main import Bookie, open_bookie
 from bookie.requests.fences import DeletedFences
 from bookie.requests.new_ledgers import NewLedgers, NewLedgersConfig
 from bookie.storage.config import StorageConfig

@@ -17,8 +17,8 @@ import attrs
 import pytest
 import trio
 
+from bookie.bookie import Bookie, open_bookie
 from bookie.journal.files import JournalConfig
-from bookie.main import Bookie, open_bookie
 from bookie.storage.config import StorageConfig
 from ledger.catalog.availability import decode_availability
 from ledger.codes import Code
@@ -120,6 +120,7 @@ def deviation(what: str) -> Code | None:
     return next((code for part, code in DEVIATIONS.items() if part in what.split(":")[0]), None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capture", sampled(CAPTURES, 8), ids=lambda path: f"{path.parts[-3]}-{path.stem}")
 async def test_answers_are_those_of_java(capture: Path, tmp_path: Path) -> None:
     rows = rows_of(capture)

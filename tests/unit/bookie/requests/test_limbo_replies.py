@@ -59,6 +59,7 @@ async def test_what_is_here_is_given_and_what_is_not_is_not_denied(peer: Connect
     assert missing == ReadReply(unknown, 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [2, 3])
 async def test_a_recovery_is_told_neither_the_end_nor_the_lac(peer: Connection, version: int) -> None:
     unknown = Code.IO_ERROR if version == 2 else LIMBO
@@ -79,6 +80,7 @@ async def test_batches_lists_and_lacs_are_unknown_too(peer: Connection) -> None:
     assert await peer.ask(ListEntriesRequest(1)) == [ListEntriesReply(LIMBO, 1)]
 
 
+@pytest.mark.slow
 async def test_a_long_poll_is_told_what_is_known_and_does_not_wait_for_what_may_have_happened(
     peer: Connection,
 ) -> None:
@@ -90,6 +92,7 @@ async def test_a_long_poll_is_told_what_is_known_and_does_not_wait_for_what_may_
     assert known == ReadReply(Code.OK, 1, -1, None, max_lac=8)
 
 
+@pytest.mark.slow
 async def test_its_old_writer_is_refused_and_recovery_may_write(peer: Connection) -> None:
     refused, taken = await peer.ask(add(1, 1), add(1, 1, recovery=True))
     assert (refused, taken) == (AddReply(Code.FENCED, 1, 1), AddReply(Code.OK, 1, 1))

@@ -1,5 +1,8 @@
 """Long polls in masses: one task, bounded slices, budgets. An attack by one connection and by many."""
 
+# covers: bookie/requests/lac_watch.py
+# covers: bookie/requests/poll_replies.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
@@ -211,6 +214,7 @@ async def test_each_long_poll_ends_at_its_own_time(
     assert not connections.watches
 
 
+@pytest.mark.slow
 async def test_a_client_that_polls_for_days_leaves_nothing_behind(
     autojump_clock: MockClock, connections: Connections
 ) -> None:
@@ -362,5 +366,29 @@ async def test_no_long_poll_is_answered_in_the_step_of_the_event_when_the_turn_i
     connections.turns.charge(STEP_UNITS)
     connections.watches.lac_is(1, 5)
     assert not connections.replies.woken
+    await wait_all_tasks_blocked()
+    assert len(connections.replies.woken) == 1
+
+
+async def test_a_first_long_poll_whose_time_is_over_before_the_clock_is_watched_gets_its_reply(
+    connections: Connections, mock_clock: MockClock
+) -> None:
+    """The loop of a busy bookie may come to the task of the clock only then."""
+
+    class Busy(LongPolls):
+        def _move_alarm(self) -> None:
+            super()._move_alarm()
+            mock_clock.jump(0.01)
+
+    polls = Busy(
+        connections.watches,
+        connections.turns,
+        connections.replies,
+        connections.deferred.append,
+        lambda: 7,
+        long_polls_max=10,
+    )
+    assert connections.poll(polls, timeout_ms=1)
+    connections.nursery.start_soon(polls.run)
     await wait_all_tasks_blocked()
     assert len(connections.replies.woken) == 1

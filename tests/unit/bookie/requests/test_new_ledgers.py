@@ -35,6 +35,7 @@ def budget(service: BookieService, clock: Clock, **limits: float) -> NewLedgers:
     return service.new_ledgers
 
 
+@pytest.mark.slow
 def test_adds_to_random_ledgers_begin_as_many_as_the_limit_allows(
     peer: Peer, disk: HandDisk, service: BookieService, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_confirmed_or_deleted_ledger_leaves_the_budget(
     assert 5 not in disk.ledgers
 
 
+@pytest.mark.slow
 def test_without_metadata_there_is_no_budget(peer: Peer, disk: HandDisk) -> None:
     peer.send_frames(*[v3.encode_request(add(ledger_id, 0)) for ledger_id in range(20_000)])
     assert len(disk.ledgers) == 20_000

@@ -65,6 +65,7 @@ async def test_a_deleted_ledger_is_decided_again(guarded: BookieService, alice: 
         guarded.ledger_deleted(1, fenced=False)
 
 
+@pytest.mark.slow
 async def test_decisions_are_bounded_and_each_identity_has_some(
     guarded: BookieService, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +81,7 @@ async def test_decisions_are_bounded_and_each_identity_has_some(
     assert len(oracle.asked) == asked
 
 
+@pytest.mark.slow
 async def test_the_decisions_of_an_identity_go_with_its_last_connection(
     guarded: BookieService, oracle: Oracle
 ) -> None:

@@ -73,6 +73,7 @@ def name_of(case: tuple[Request, int]) -> str:
 # Each operation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_ledger", [False, True])
 @pytest.mark.parametrize("case", WRITES + READS, ids=name_of)
 async def test_without_a_right_each_request_is_refused_and_does_nothing(
@@ -253,6 +254,7 @@ async def test_masses_of_refused_frames_are_answered_in_slices(alice: Peer, orac
     assert alice.pauses >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 async def test_random_chunks_touch_only_ledgers_that_the_peer_may_use(
     disk: HandDisk, oracle: Oracle, guarded: BookieService, seed: int

@@ -1,5 +1,7 @@
 """DeferredRequest answers when storage has bad news; the good news are in test_server.py."""
 
+# covers: bookie/requests/deferred.py
+
 from __future__ import annotations
 
 from typing import Any
@@ -182,7 +184,7 @@ def lac_to_wait_beyond(record: LedgerRecord, **more: Any) -> int | None:
     disk = BadDisk()
     disk.record = record
     request = ReadRequest(1, -1, previous_lac=0, timeout_ms=1, replies_max=9)
-    return replies_of(disk, []).lac_to_wait_beyond(attrs.evolve(request, **more))
+    return replies_of(disk, []).polls.lac_to_wait_beyond(attrs.evolve(request, **more))
 
 
 def test_a_long_poll_goes_on_only_where_the_lac_is_known_and_may_grow() -> None:

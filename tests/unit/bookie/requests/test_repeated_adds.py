@@ -183,6 +183,7 @@ async def stored(connection: Connection, entry_id: int = 0) -> bytes | None:
     return reply.body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recovery", [False, True])
 @pytest.mark.parametrize("is_fenced", [False, True])
 @pytest.mark.parametrize("is_flushed", [False, True])
@@ -243,6 +244,7 @@ async def rot(connection: Connection, directory: Path, body: bytes, at: int) -> 
     assert path.read_bytes() != data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digest_type", [*DigestType, None])
 async def test_a_damaged_copy_is_healed_if_the_metadata_say_that_it_has_a_checksum(
     tmp_path: Path, digest_type: DigestType | None

@@ -1,5 +1,7 @@
 """The service machine, called directly: frames in, frames out, the disk played by hand."""
 
+# covers: bookie/requests/replies.py
+
 from __future__ import annotations
 
 import struct

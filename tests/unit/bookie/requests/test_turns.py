@@ -69,6 +69,8 @@ class QuickDisk(HandDisk):
         super().submit(batch, on_durable, sync=sync)  # type: ignore[arg-type]
         self.sync()
 
+    must_wait = True
+
     async def wait_capacity(self) -> None:
         return
 
@@ -143,6 +145,7 @@ def server(disk: QuickDisk) -> Server:
     return Server(BookieService(disk))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("instrument")
 async def test_many_connections_together_handle_few_expensive_frames_in_a_step(
     nursery: trio.Nursery, work: Work, server: Server
@@ -157,6 +160,7 @@ async def test_many_connections_together_handle_few_expensive_frames_in_a_step(
     nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("instrument")
 async def test_many_connections_together_handle_a_bounded_number_of_plain_adds_in_a_step(
     nursery: trio.Nursery, work: Work, server: Server, disk: QuickDisk
@@ -180,6 +184,7 @@ async def test_many_connections_together_handle_a_bounded_number_of_plain_adds_i
     nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("instrument")
 async def test_many_connections_together_make_a_bounded_number_of_reads_that_do_not_wait(
     nursery: trio.Nursery, work: Work, server: Server
@@ -236,6 +241,7 @@ class _Provider:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("instrument")
 async def test_peers_that_are_not_authenticated_get_few_refusals_in_a_step(
     nursery: trio.Nursery, work: Work, monkeypatch: pytest.MonkeyPatch

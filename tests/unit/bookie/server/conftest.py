@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from bookie.main import open_bookie
+from bookie.bookie import open_bookie
 from tests.fakes.certificates import make_authority
 from tests.unit.bookie.server.gated_bookie import Certificates, Opened
 from tests.unit.bookie.server.test_server import storage_config

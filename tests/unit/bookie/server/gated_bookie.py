@@ -11,7 +11,7 @@ import trio
 from trio.testing import memory_stream_pair
 
 from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
-from bookie.main import Bookie
+from bookie.bookie import Bookie
 from bookie.requests.deferred import DeferredRequest
 from bookie.requests.session import BookieService, ClientSession
 from bookie.server.config import ServerConfig

@@ -46,6 +46,8 @@ class ShortListener(trio.abc.Listener[trio.abc.Stream]):
 
 
 class RoomyDisk(HandDisk):
+    must_wait = True
+
     async def wait_capacity(self) -> None:
         await trio.lowlevel.checkpoint()
 
@@ -126,6 +128,7 @@ async def test_a_newcomer_beyond_the_limit_is_closed_at_once(nursery: trio.Nurse
     nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_sweep_closes_silent_and_half_framed_connections_and_keeps_idle_clients(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
@@ -153,6 +156,7 @@ async def test_a_sweep_closes_silent_and_half_framed_connections_and_keeps_idle_
     nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_thousand_connections_of_garbage_write_one_line(
     nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:

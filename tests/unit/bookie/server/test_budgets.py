@@ -1,5 +1,8 @@
 """Requests that are cheap once and expensive in masses: slices of a chunk, budgets, lists of entries."""
 
+# covers: bookie/requests/in_progress.py
+# covers: bookie/server/deferred_work.py
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,9 +11,9 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
+from bookie.bookie import Bookie, open_bookie
 from bookie.disk.real_disk import RealDisk
 from bookie.ledger_record import LedgerRecord
-from bookie.main import Bookie, open_bookie
 from bookie.requests.in_progress import LISTS_MAX, SHARE_MIN, share_of
 from bookie.requests.session import SLOW_FRAMES_MAX, BookieService
 from bookie.server.config import ServerConfig
@@ -44,6 +47,8 @@ class StuckDisk(HandDisk):
         self.go = trio.Event()
         self.lists_running = self.lists_most = 0
         self.ledgers[1] = LedgerRecord(1, KEY, last_entry_id=1 << 40)
+
+    must_wait = True
 
     async def wait_capacity(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -25,6 +25,8 @@ CLOSED_IN_STEP_MAX = STEP_UNITS // CLOSE_UNITS + 1
 
 
 class WaitingDisk(HandDisk):
+    must_wait = True
+
     async def wait_capacity(self) -> None:
         return
 
@@ -91,6 +93,7 @@ async def do_at_once(
     await wait_all_tasks_blocked()
 
 
+@pytest.mark.slow
 async def test_a_crowd_that_disconnects_at_once_is_taken_leave_of_in_many_steps(
     server: Server, work: Work, nursery: trio.Nursery
 ) -> None:
@@ -101,6 +104,7 @@ async def test_a_crowd_that_disconnects_at_once_is_taken_leave_of_in_many_steps(
     assert work.most_in_step["end"] <= CLOSED_IN_STEP_MAX
 
 
+@pytest.mark.slow
 async def test_a_crowd_that_sends_garbage_at_once_is_closed_in_many_steps(
     server: Server, work: Work, nursery: trio.Nursery
 ) -> None:
@@ -110,6 +114,7 @@ async def test_a_crowd_that_sends_garbage_at_once_is_closed_in_many_steps(
     assert work.most_in_step["end"] <= CLOSED_IN_STEP_MAX
 
 
+@pytest.mark.slow
 async def test_a_crowd_that_is_overdue_is_closed_in_many_steps(
     server: Server,
     work: Work,
@@ -125,6 +130,7 @@ async def test_a_crowd_that_is_overdue_is_closed_in_many_steps(
     assert work.most_in_step["end"] <= 2 * server_module._CLOSE_STEP
 
 
+@pytest.mark.slow
 async def test_a_crowd_is_watched_in_many_steps_once_memory_is_tight(
     server: Server, work: Work, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +171,7 @@ class SendingStream(trio.abc.Stream):
         await self._stream.aclose()
 
 
+@pytest.mark.slow
 async def test_a_crowd_that_is_not_authenticated_in_time_is_closed_in_many_steps(
     open_server: Open, work: Work, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -176,6 +183,7 @@ async def test_a_crowd_that_is_not_authenticated_in_time_is_closed_in_many_steps
     assert work.most_in_step["end"] <= CLOSED_IN_STEP_MAX
 
 
+@pytest.mark.slow
 async def test_a_crowd_that_takes_no_replies_is_closed_in_many_steps(
     open_server: Open, work: Work, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -192,6 +200,7 @@ async def test_a_crowd_that_takes_no_replies_is_closed_in_many_steps(
     assert work.most_in_step["end"] <= CLOSED_IN_STEP_MAX
 
 
+@pytest.mark.slow
 async def test_a_crowd_whose_connections_break_while_replies_are_sent_is_closed_in_many_steps(
     server: Server, work: Work, nursery: trio.Nursery
 ) -> None:
@@ -210,6 +219,7 @@ async def test_a_crowd_whose_connections_break_while_replies_are_sent_is_closed_
     assert work.most_in_step["end"] <= CLOSED_IN_STEP_MAX
 
 
+@pytest.mark.slow
 async def test_a_crowd_that_holds_parts_of_frames_while_memory_is_exhausted_is_closed_in_many_steps(
     open_server: Open, work: Work, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -231,6 +241,7 @@ def client_hello(context: ssl.SSLContext) -> bytes:
     return outgoing.read()
 
 
+@pytest.mark.slow
 async def test_a_crowd_of_handshakes_is_computed_in_many_steps_and_silent_ones_delay_no_other(
     certificates: Certificates, work: Work, nursery: trio.Nursery
 ) -> None:

@@ -41,6 +41,7 @@ FIRST = v3.encode_request(AuthRequest("words", b""))
 START_TLS = v3.encode_request(StartTlsRequest())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pieces", [1, 7, 1000])
 @pytest.mark.parametrize("is_required", [True, False])
 async def test_a_first_token_behind_start_tls_is_answered_inside_tls(
@@ -67,6 +68,7 @@ async def test_a_first_token_behind_start_tls_is_answered_inside_tls(
     assert identity.certificate is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "behind",
     [
@@ -167,6 +169,7 @@ async def test_a_first_token_before_start_tls_is_answered_inside_tls_where_tls_i
     assert await secured.ask(ADD, version=2) == AddReply(Code.OK, 7, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [2, 3])
 async def test_a_first_token_without_start_tls_is_refused_after_a_while(
     opened: Opened, certificates: Certificates, version: int, autojump_clock: MockClock
@@ -179,6 +182,7 @@ async def test_a_first_token_without_start_tls_is_refused_after_a_while(
     assert trio.current_time() == begin + EARLY_TOKEN_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "behind", [AuthRequest("words", SECRET), AuthRequest("words", b""), BookieInfoRequest()]
 )
@@ -250,6 +254,7 @@ async def test_a_certificate_that_a_plug_in_refuses_ends_what_began_in_clear_tex
     assert opened.bookie.storage.ledger(7) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [b"", START_TLS])
 async def test_clear_text_behind_the_last_token_with_start_tls_is_not_served(
     opened: Opened, certificates: Certificates, behind: bytes, autojump_clock: MockClock
@@ -285,6 +290,7 @@ STEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["optional", "required", "without a plug-in"])
 @pytest.mark.parametrize("size", [1, 2, 4])  # frames of a chunk
 async def test_an_add_is_served_in_clear_text_only_behind_the_secret_and_before_start_tls(

@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
+from bookie.bookie import Bookie, open_bookie
 from bookie.errors import StorageFailedError
-from bookie.main import Bookie, open_bookie
 from bookie.requests.in_progress import InProgress
 from bookie.requests.long_polls import LongPolls
 from bookie.requests.reads import DeferredReplies
@@ -83,6 +83,7 @@ def break_once(monkeypatch: pytest.MonkeyPatch) -> Break:
     return break_once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize(
     ("kind", "name"),
@@ -101,6 +102,7 @@ async def test_an_error_of_a_request_or_of_its_reply_ends_its_connection_only(
     assert await good.ask(add(1), version=2) == AddReply(Code.OK, 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_an_error_of_an_acknowledgement_ends_its_connection_and_no_other_add_of_its_group(
     bookie: Bookie, connect: Connect, monkeypatch: pytest.MonkeyPatch, fault: Exception
@@ -126,6 +128,7 @@ async def test_an_error_of_an_acknowledgement_ends_its_connection_and_no_other_a
     assert bookie.storage.failure.error is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_an_error_of_a_long_poll_does_not_reach_the_writer_that_woke_it(
     connect: Connect, break_once: Break, fault: Exception
@@ -147,6 +150,7 @@ async def test_an_error_of_a_long_poll_does_not_reach_the_writer_that_woke_it(
         await ended.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

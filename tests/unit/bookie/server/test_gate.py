@@ -1,5 +1,9 @@
 """The gate: what a peer gets before it is authenticated, and what it costs."""
 
+# covers: bookie/auth/certificate_roles.py
+# covers: bookie/server/config.py
+# covers: bookie/server/handshake.py
+
 from __future__ import annotations
 
 import logging
@@ -12,8 +16,8 @@ from trio.testing import MockClock, open_stream_to_socket_listener
 
 from bookie.auth.authentication import AuthRefusedError, PeerCertificate, PeerIdentity
 from bookie.auth.certificate_roles import CertificateRoles
+from bookie.bookie import open_bookie
 from bookie.errors import BookieConfigError
-from bookie.main import open_bookie
 from bookie.server.config import ServerConfig
 from bookie.server.gate import EXCHANGES_MAX, FRAME_BYTES_MAX
 from ledger.codes import Code, Operation
@@ -49,6 +53,7 @@ from tests.unit.bookie.server.test_server import storage_config
 # Clear text where TLS is needed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "request_",
     [
@@ -140,6 +145,7 @@ async def test_tls_needs_a_certificate_of_the_bookie(opened: Opened) -> None:
 # Tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [2, 3])
 async def test_an_authenticated_peer_may_do_everything(opened: Opened, version: int) -> None:
     peer = opened.connect(ServerConfig(auth=Words()))
@@ -201,6 +207,7 @@ async def test_an_endless_exchange_ends(opened: Opened) -> None:
     assert await peer.reply() is None
 
 
+@pytest.mark.slow
 async def test_a_token_of_100_000_bytes_closes_the_connection_at_its_length(
     opened: Opened, autojump_clock: MockClock
 ) -> None:
@@ -226,6 +233,7 @@ async def test_a_peer_that_does_not_authenticate_in_time_is_closed(
     assert trio.current_time() - begin == pytest.approx(10)
 
 
+@pytest.mark.slow
 async def test_an_authenticated_peer_is_not_closed(opened: Opened, autojump_clock: MockClock) -> None:
     peer = opened.connect(ServerConfig(auth=Words(), authentication_s=10))
     await peer.ask(AuthRequest("words", SECRET))
@@ -233,6 +241,7 @@ async def test_an_authenticated_peer_is_not_closed(opened: Opened, autojump_cloc
     assert await peer.ask(ReadRequest(7, 0)) == ReadReply(Code.NO_LEDGER, 7, 0)
 
 
+@pytest.mark.slow
 async def test_a_secret_in_clear_text_is_refused_where_tls_is_needed(
     opened: Opened, certificates: Certificates, autojump_clock: MockClock
 ) -> None:
@@ -261,6 +270,7 @@ async def test_an_authorized_role_opens_the_connection(opened: Opened, certifica
     assert (identity.mechanism, identity.roles) == ("BookieAuthZFactory", ("writer", "reader"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "units", "words"),
     [

@@ -24,7 +24,7 @@ from bookie.auth.reloading import open_secrets
 from bookie.auth.sasl import SaslUsers
 from bookie.auth.tls import TlsConfig
 from bookie.auth.tokens import BearerTokens
-from bookie.main import open_bookie
+from bookie.bookie import open_bookie
 from bookie.server.config import ServerConfig
 from ledger.auth.auth import AuthFactory
 from ledger.auth.sasl import SaslAuth
@@ -265,6 +265,7 @@ async def cluster(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 async def test_a_refusal_ends_each_call_at_once_with_its_reason_and_is_in_the_log_of_the_bookie(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -291,6 +292,7 @@ async def test_a_refusal_ends_each_call_at_once_with_its_reason_and_is_in_the_lo
     assert TOKEN not in text + str(caught.value)
 
 
+@pytest.mark.slow
 async def test_a_bookie_that_refuses_does_not_stop_a_writer_that_can_do_without_it(tmp_path: Path) -> None:
     peers = Peers(tmp_path)
     good, bad = accepting(peers), refusing(peers)
@@ -308,6 +310,7 @@ async def test_a_bookie_that_refuses_does_not_stop_a_writer_that_can_do_without_
             assert reader.last_confirmed == 49
 
 
+@pytest.mark.slow
 async def test_a_bookie_that_refuses_is_replaced_and_never_replaces_another(tmp_path: Path) -> None:
     peers = Peers(tmp_path)
     good, bad = accepting(peers), refusing(peers)
@@ -323,6 +326,7 @@ async def test_a_bookie_that_refuses_is_replaced_and_never_replaces_another(tmp_
                 assert writer.lac == 0
 
 
+@pytest.mark.slow
 async def test_too_many_bookies_that_refuse_end_a_writer_at_once_with_the_reason_of_each(
     tmp_path: Path,
 ) -> None:
@@ -340,6 +344,7 @@ async def test_too_many_bookies_that_refuse_end_a_writer_at_once_with_the_reason
             assert all(isinstance(reason, BookieSecurityError) for reason in caught.value.reasons)
 
 
+@pytest.mark.slow
 async def test_a_flood_of_refused_peers_writes_few_lines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

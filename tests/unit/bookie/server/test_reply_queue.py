@@ -1,5 +1,7 @@
 """What connections hold: shares of a common whole, taken and given back to the byte."""
 
+# covers: bookie/server/shared_memory.py
+
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
@@ -271,13 +273,13 @@ async def test_while_it_is_held_the_sender_gets_nothing(nursery: trio.Nursery) -
 def test_requests_in_progress_are_counted_by_kind() -> None:
     less: list[int] = []
     counts = InProgress(2, 3, on_less=lambda: less.append(1))
-    counts.count_adds(2)
+    one, _other = counts.begin_batch(1, 0), counts.begin_batch(1, 0)
     counts.count_reads(2)
     assert counts.is_full(adds=True, reads=False)
     assert not counts.is_full(adds=False, reads=True)
     counts.count_reads(1)
     assert counts.is_full(adds=False, reads=True)
-    counts.count_adds(-1)
+    counts.end_batch(one, None)
     counts.count_reads(-3)
     assert not counts.is_full(adds=True, reads=True)
     assert less == [1, 1]

@@ -13,10 +13,10 @@ import trio.lowlevel
 from trio.testing import MockClock, memory_stream_pair, open_stream_to_socket_listener, wait_all_tasks_blocked
 
 from bookie.auth.tls import TlsConfig, server_context
+from bookie.bookie import Bookie, open_bookie
 from bookie.journal.files import JournalConfig
 from bookie.journal.group_commit import OnDurable, WriteBatch
 from bookie.ledger_record import LedgerRecord
-from bookie.main import Bookie, open_bookie
 from bookie.requests.session import BookieService
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
@@ -139,6 +139,7 @@ async def test_frames_may_come_in_any_pieces(connect: Connect) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bad",
     [
@@ -183,6 +184,7 @@ async def test_a_fault_of_ours_costs_the_peer_its_connection_and_not_everybody_t
     assert "please report it" in caplog.text
 
 
+@pytest.mark.slow
 async def test_an_entry_as_large_as_a_frame_may_be_is_stored_and_read(connect: Connect) -> None:
     caller = connect()
     size = 5_242_880 - 4 - 24 - 36
@@ -209,6 +211,7 @@ async def test_entries_flushed_to_disk_are_read_one_by_one_in_runs_and_batches(
     assert replies == [ReadReply(Code.NO_LEDGER, 2, 0), *expected]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count_max", "size_max", "expected"),
     [
@@ -333,6 +336,8 @@ class StubStorage:
 
     def submit(self, batch: WriteBatch, on_durable: OnDurable, *, sync: bool = True) -> None:
         self.runs.append(on_durable)
+
+    must_wait = True
 
     async def wait_capacity(self) -> None:
         await self.has_capacity.wait()

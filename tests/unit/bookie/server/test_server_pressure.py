@@ -1,5 +1,7 @@
 """Peers that ask and do not listen, a disk that does not keep up: the bookie's memory stays bounded."""
 
+# covers: bookie/server/server_parts.py
+
 from __future__ import annotations
 
 import logging
@@ -62,6 +64,8 @@ class SlowDisk:
 
     def submit(self, batch: WriteBatch, on_durable: OnDurable, *, sync: bool = True) -> None:
         self.runs.append(on_durable)
+
+    must_wait = True
 
     async def wait_capacity(self) -> None:
         while self.staged_bytes >= self.bytes_max:
@@ -197,6 +201,7 @@ async def test_frames_that_never_end_are_not_kept_for_ever(
     nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_slow_disk_slows_its_writers_and_not_the_readers(nursery: trio.Nursery) -> None:
     disk = SlowDisk()
     disk.bytes_max = MIB
@@ -224,6 +229,7 @@ async def test_a_slow_disk_slows_its_writers_and_not_the_readers(nursery: trio.N
     nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_limits_of_adds_and_reads_in_progress_hold_the_sender_back(nursery: trio.Nursery) -> None:
     disk = SlowDisk()
     server = server_over(disk, adds_in_progress_max=20, reads_in_progress_max=20, receive_bytes=12_000)
@@ -417,7 +423,7 @@ async def test_a_connection_is_one_sending_and_one_receiving_task_while_memory_i
 _BOOKIE = """
 import sys, trio
 from pathlib import Path
-from bookie.main import open_bookie
+from bookie.bookie import open_bookie
 from bookie.server.config import ServerConfig
 from bookie.storage.config import StorageConfig
 

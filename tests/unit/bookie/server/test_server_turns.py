@@ -65,6 +65,8 @@ class ManualDisk:
         await trio.lowlevel.checkpoint()
         raise NoEntryError(ledger_id, entry_id)
 
+    must_wait = True
+
     async def wait_capacity(self) -> None:
         await trio.lowlevel.checkpoint()
 
@@ -162,7 +164,7 @@ class _WhenTheSenderEnds(trio.abc.Instrument):
         self.called: list[BaseException | None] = []
 
     def task_exited(self, task: trio.lowlevel.Task) -> None:
-        if "Connection._send" in task.name:
+        if "Connection._receive_all" in task.name:
             try:
                 self._call()
             except BaseException as exc:

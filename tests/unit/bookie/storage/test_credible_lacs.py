@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
+from bookie.bookie import Bookie, open_bookie
 from bookie.disk.real_disk import RealDisk
 from bookie.ledger_record import LedgerData, LedgerRecord, credible_data, lac_of_entry, lac_of_packet
-from bookie.main import Bookie, open_bookie
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
 from ledger.codes import Code
@@ -60,6 +60,7 @@ async def add(storage_path: Path, *entries: tuple[int, int], flush: bool) -> Non
         assert ledger.lac == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lac", ABSURD)
 @pytest.mark.parametrize("flush", [True, False])
 async def test_an_absurd_lac_raises_nothing_when_it_is_added_nor_after_a_restart(
@@ -104,6 +105,7 @@ async def ask(bookie: Bookie, *requests: Request) -> list[object]:
     return replies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lac", ABSURD)
 async def test_a_client_sees_the_lac_of_the_credible_entries(tmp_path: Path, lac: int) -> None:
     adds = [AddRequest(1, 4, KEY, entry(4, 3)), AddRequest(1, 5, KEY, entry(5, lac))]
@@ -135,6 +137,7 @@ async def test_an_absurd_lac_packet_raises_nothing(tmp_path: Path, lac: int) -> 
         assert ledger.lac == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry_id", [MOST, MOST - 1, 2**40])
 @pytest.mark.parametrize("flush", [True, False])
 async def test_the_greatest_ids_are_stored_and_read_in_every_way(
@@ -167,6 +170,7 @@ async def test_the_greatest_ids_are_stored_and_read_in_every_way(
         assert await bookie.storage.entry_ids(1) == [entry_id]
 
 
+@pytest.mark.slow
 async def test_a_ledger_with_a_stored_absurd_lac_is_loaded_without_it(tmp_path: Path) -> None:
     async with open_storage(RealDisk(), config_of(tmp_path)) as storage:
         batch = storage.new_batch()

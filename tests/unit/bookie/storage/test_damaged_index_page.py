@@ -17,6 +17,7 @@ from bookie.storage.opening import open_storage
 from tests.fakes.storage_by_hand import add, entry
 
 
+@pytest.mark.slow
 async def test_a_flush_into_a_damaged_page_stops_the_bookie_and_loses_no_entry(tmp_path: Path) -> None:
     config = StorageConfig(
         journal_directories=(tmp_path / "j",),

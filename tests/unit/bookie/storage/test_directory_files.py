@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from bookie.disk.real_disk import RealDisk
-from bookie.entrylog.summary import summarise
 from bookie.entrylog.writer import scan_log
 from bookie.errors import StorageFailedError
 from bookie.journal.format import NO_MARK
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory_files import open_directory_files
 from bookie.storage.write_cache import SealedCache
+from tests.fakes.log_summaries import summarise
 from tests.fakes.storage_by_hand import FailingDisk, entry
 
 

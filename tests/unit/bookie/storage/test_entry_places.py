@@ -42,6 +42,7 @@ async def located(directory: Directory, first: int, *limits: int) -> int:
     return len(place.starts)
 
 
+@pytest.mark.slow
 async def test_neighbours_are_located_across_the_chunks_of_the_index(directory: Directory) -> None:
     for first in range(0, 1500, 300):  # each a flush
         directory.store(1, range(first, first + 300))

@@ -43,6 +43,7 @@ async def test_so_does_a_striped_one(directory: Directory) -> None:
         await directory.reads.read(1, 3)
 
 
+@pytest.mark.slow
 async def test_a_random_read_costs_one_pread_of_its_own_size(directory: Directory) -> None:
     directory.store(1, range(500), 60_000)
     for entry_id in (400, 3, 77, 210, 120):
@@ -50,6 +51,7 @@ async def test_a_random_read_costs_one_pread_of_its_own_size(directory: Director
     assert [size for _, size in directory.disk.preads] == [60_036] * 5
 
 
+@pytest.mark.slow
 async def test_a_cold_page_cache_is_asked_now_and_then_and_a_warm_one_each_time(
     directory: Directory,
 ) -> None:
@@ -143,6 +145,7 @@ async def test_an_entry_that_compaction_moves_while_it_is_read_is_found(director
     assert await directory.reads.read_batch(3, 0, 10, 1 << 20) == [body(3, e) for e in range(10)]
 
 
+@pytest.mark.slow
 async def test_reads_that_race_with_many_moves_never_fail(directory: Directory) -> None:
     directory.store(1, range(60))
     directory.writer.close()
@@ -189,6 +192,7 @@ async def test_an_i_o_error_is_no_missing_entry_and_passes_when_the_disk_is_well
     assert await directory.reads.read_batch(1, 0, 100, 1 << 20) == [body(1, e) for e in range(100)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 256 << 10])
 async def test_short_reads_and_flipped_ids_and_lengths_give_the_entry_or_an_error(
     tmp_path: Path, ahead: int

@@ -1,5 +1,8 @@
 """A disk that fills up under a bookie: what was acknowledged stays, reads are served, a start is possible."""
 
+# covers: bookie/storage/directory_store.py
+# covers: bookie/storage/failure.py
+
 from __future__ import annotations
 
 import struct
@@ -72,6 +75,7 @@ async def all_readable(storage: Storage, count: int) -> bool:
     return got == [entry(entry_id) for entry_id in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 500])
 async def test_what_was_accepted_is_flushed_into_what_was_kept_back(
     tmp_path: Path, before: int, caplog: pytest.LogCaptureFixture
@@ -98,6 +102,7 @@ def sizes(path: Path) -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 async def test_without_it_a_start_keeps_what_it_cannot_flush_in_memory(tmp_path: Path) -> None:
     disk = SmallDisk(tmp_path, 64 * MIB)
     async with open_storage(disk, config_for(tmp_path)) as storage:
@@ -127,6 +132,7 @@ async def test_without_it_a_start_keeps_what_it_cannot_flush_in_memory(tmp_path:
     assert disk.used_bytes() - SmallDisk(fresh, 0).used_bytes() <= 1.3 * SmallDisk(fresh, 0).used_bytes()
 
 
+@pytest.mark.slow
 async def test_on_a_full_disk_a_fence_takes_the_reserve_and_a_deletion_takes_nothing(tmp_path: Path) -> None:
     disk = SmallDisk(tmp_path, 64 * MIB)
     async with open_storage(disk, config_for(tmp_path)) as storage:
@@ -182,6 +188,7 @@ async def test_space_that_a_reserve_gave_is_not_free_until_it_is_taken_back(tmp_
     assert (reserve.held_bytes(), reserve.given_bytes()) == (6 * MIB, 0)
 
 
+@pytest.mark.slow
 async def test_a_bookie_starts_on_a_full_disk_replays_and_serves_reads(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

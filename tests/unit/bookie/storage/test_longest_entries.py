@@ -1,5 +1,8 @@
 """Entries up to the longest that the formats have are kept like others; of longer ones nothing is stored."""
 
+# covers: bookie/limits.py
+# covers: bookie/storage/dirty_marks.py
+
 from __future__ import annotations
 
 import contextlib
@@ -11,6 +14,7 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
+from bookie.bookie import Bookie, open_bookie
 from bookie.damage.consistency_check import check_directory
 from bookie.disk.real_disk import RealDisk
 from bookie.entrylog.writer import EntryLogWriter
@@ -20,7 +24,6 @@ from bookie.index.index_view import open_index_view
 from bookie.journal.format import LAC_PACKET_BYTES_MAX
 from bookie.ledger_record import LedgerRecord
 from bookie.limits import RECORD_BYTES_MAX
-from bookie.main import Bookie, open_bookie
 from bookie.requests.session import BookieService
 from bookie.server.config import ServerConfig
 from bookie.storage.config import StorageConfig
@@ -206,6 +209,7 @@ def test_an_entry_too_long_is_refused_alone_among_others_of_its_chunk(
     assert list(disk.entries) == [(1, 0), (1, 2)]
 
 
+@pytest.mark.slow
 def test_of_an_explicit_lac_too_long_nothing_is_stored(service: BookieService, disk: HandDisk) -> None:
     for size, code in ((LAC_PACKET_BYTES_MAX + 1, Code.BAD_REQUEST), (LAC_PACKET_BYTES_MAX, Code.OK)):
         packet = body_of(1, 5, size)
@@ -215,6 +219,7 @@ def test_of_an_explicit_lac_too_long_nothing_is_stored(service: BookieService, d
     assert disk.ledgers[1].explicit_lac == packet
 
 
+@pytest.mark.slow
 async def test_the_journal_takes_no_record_longer_than_a_replay_accepts(tmp_path: Path) -> None:
     one_journal, two = config_for(tmp_path / "1"), config_for(tmp_path / "2")
     two = attrs.evolve(two, journal_directories=(tmp_path / "2/a", tmp_path / "2/b"))
@@ -240,6 +245,7 @@ def test_an_entry_log_takes_no_entry_longer_than_a_reader_accepts(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 async def test_a_repair_leaves_entries_out_that_are_longer_than_can_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

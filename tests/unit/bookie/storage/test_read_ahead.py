@@ -10,12 +10,12 @@ from bookie.storage.read_ahead import (
     READERS_MAX,
     WINDOW_BYTES_MAX,
     WINDOW_BYTES_MIN,
-    ReadAhead,
+    EntryReadAhead,
 )
 
 
 def test_a_first_read_brings_only_its_entry_and_each_that_follows_twice_as_much() -> None:
-    ahead = ReadAhead()
+    ahead = EntryReadAhead()
     assert ahead.window_bytes(1, 100) == 0
     windows = []
     entry_id = 100
@@ -28,7 +28,7 @@ def test_a_first_read_brings_only_its_entry_and_each_that_follows_twice_as_much(
 
 
 def test_gaps_of_a_striped_ledger_do_not_end_a_sequence_and_larger_ones_do() -> None:
-    ahead = ReadAhead()
+    ahead = EntryReadAhead()
     ahead.window_bytes(1, 0)
     assert ahead.window_bytes(1, 1 + GAP_MAX)
     assert not ahead.window_bytes(1, 3 + 2 * GAP_MAX)
@@ -36,13 +36,13 @@ def test_gaps_of_a_striped_ledger_do_not_end_a_sequence_and_larger_ones_do() -> 
 
 
 def test_random_reads_bring_nothing_more() -> None:
-    ahead, rng = ReadAhead(), random.Random(1)
+    ahead, rng = EntryReadAhead(), random.Random(1)
     ids = [rng.randrange(1_000_000) for _ in range(1000)]
     assert sum(ahead.window_bytes(1, entry_id) > 0 for entry_id in ids) < 5
 
 
 def test_a_few_readers_of_one_ledger_are_told_apart() -> None:
-    ahead = ReadAhead()
+    ahead = EntryReadAhead()
     for step in range(3):
         for reader in range(READERS_MAX):
             window = ahead.window_bytes(1, 10_000 * reader + step)
@@ -50,7 +50,7 @@ def test_a_few_readers_of_one_ledger_are_told_apart() -> None:
 
 
 def test_what_is_remembered_is_bounded_and_goes_with_the_ledger() -> None:
-    ahead = ReadAhead()
+    ahead = EntryReadAhead()
     for ledger_id in range(LEDGERS_MAX + 100):
         for entry_id in range(0, 1000 * (READERS_MAX + 2), 1000):
             ahead.window_bytes(ledger_id, entry_id)
@@ -62,5 +62,5 @@ def test_what_is_remembered_is_bounded_and_goes_with_the_ledger() -> None:
 
 
 def test_it_can_be_switched_off() -> None:
-    ahead = ReadAhead(window_bytes_max=0)
+    ahead = EntryReadAhead(window_bytes_max=0)
     assert [ahead.window_bytes(1, entry_id) for entry_id in range(5)] == [0] * 5

@@ -1,5 +1,7 @@
 """The store as one thing, on a real disk."""
 
+# covers: bookie/storage/opening.py
+
 from __future__ import annotations
 
 import contextlib
@@ -74,6 +76,7 @@ async def test_what_is_not_there_is_told_apart(tmp_path: Path) -> None:
             await storage.flush()
 
 
+@pytest.mark.slow
 async def test_after_a_kill_everything_acknowledged_is_replayed(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
         ledger = await add(storage, 1, range(2000), 500)
@@ -210,6 +213,7 @@ async def test_a_deleted_ledger_is_gone_also_after_a_restart_and_its_log_goes_to
         assert names(tmp_path, "ledgers/current/*.log") == ["ledgers/current/1.log"]
 
 
+@pytest.mark.slow
 async def test_many_ledgers_are_deleted_with_one_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +300,7 @@ async def test_leaving_while_cancelled_still_flushes(tmp_path: Path) -> None:
     assert names(tmp_path, "ledgers/current/*.log") == ["ledgers/current/0.log"]
 
 
+@pytest.mark.slow
 async def test_the_cache_is_bounded_and_room_comes_back(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
         batch = storage.new_batch()
@@ -316,6 +321,7 @@ async def test_the_cache_is_bounded_and_room_comes_back(tmp_path: Path) -> None:
         assert storage.disk_usage().free_bytes > 0
 
 
+@pytest.mark.slow
 async def test_the_journal_is_trimmed_by_itself(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
         await add(storage, 1, range(1000), 3000)
@@ -349,6 +355,7 @@ async def test_deferred_adds_are_flushed_and_marked(tmp_path: Path) -> None:
         assert mark.offset > 4096
 
 
+@pytest.mark.slow
 async def test_what_is_acknowledged_unsynced_is_synced_soon_if_that_is_wished(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
@@ -367,6 +374,7 @@ async def test_what_is_acknowledged_unsynced_is_synced_soon_if_that_is_wished(
 # --- what was lost --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_lost_mark_means_that_everything_is_replayed(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
         await add(storage, 1, range(5))
@@ -384,6 +392,7 @@ def move_index_away(directory: Path, to: str) -> None:
     (directory / "ledgers/current/index").rename(directory / to)
 
 
+@pytest.mark.slow
 async def test_a_lost_index_is_noticed_and_rebuilt_only_if_asked_for(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
         await add(storage, 1, range(100))
@@ -424,6 +433,7 @@ async def test_a_bookie_whose_entries_are_all_in_the_journal_does_not_start_with
 # --- failing disks --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suffix", "what"),
     [(".txn", "write_durably"), (".log", "write"), (".log", "sync"), (".tmp", "write"), (".tmp", "sync")],

@@ -17,7 +17,7 @@ from bookie.disk import rocksdb
 from bookie.disk.real_disk import RealDisk
 from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.index.page_cache import PageIndexConfig
-from bookie.main import open_bookie
+from bookie.bookie import open_bookie
 from bookie.storage.config import StorageConfig
 from bookie.storage.entry_reads import ReadConfig
 from ledger.digest import DigestType, EntryCodec, master_key

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bookie.disk.real_disk import RealDisk
-from bookie.endings import ExitCode, exit_code_of
+from bookie.endings import BookieExit, exit_code_of
 from bookie.errors import StorageFileError
 from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.storage.config import StorageConfig
@@ -61,6 +61,7 @@ def set_aside(home: Path, pattern: str) -> tuple[Path, Path]:
     return path, path.rename(home / "kept")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("put", [put_directory, put_dangling_link, put_loop])
 @pytest.mark.parametrize(
     "file",
@@ -77,7 +78,7 @@ async def test_its_name_the_reason_and_the_remedy_are_told_and_the_file_from_a_c
         await ledgers(config)
     assert str(path) in str(caught.value)
     assert isinstance(caught.value.__cause__, OSError)
-    assert exit_code_of(caught.value) is ExitCode.DISKS
+    assert exit_code_of(caught.value) is BookieExit.DISKS
     put_back(kept, path)
     assert await ledgers(config) == [0, 1, 2, 3]
 

@@ -1,9 +1,17 @@
 """The API for asyncio: the same results and errors, cancellation, and the life of the guest run."""
 
+# covers: dlog/aio/bridge.py
+# covers: dlog/aio/face.py
+# covers: dlog/aio/namespace.py
+# covers: dlog/aio/reader.py
+# covers: dlog/aio/writer.py
+
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -197,8 +205,7 @@ def test_a_cancelled_append_has_an_outcome_later(tmp_path: Path) -> None:
 
 def test_a_cancelled_call_has_ended_before_its_task_goes_on() -> None:
     async def main() -> None:
-        bridge = Bridge.of_running_loop()
-        await bridge.acquire()
+        bridge = await Bridge.acquire()
         steps: list[str] = []
 
         async def slow() -> None:
@@ -237,8 +244,7 @@ def test_a_cancelled_opening_leaves_nothing_open() -> None:
             raise AssertionError("it was never entered")
 
     async def main() -> None:
-        bridge = Bridge.of_running_loop()
-        await bridge.acquire()
+        bridge = await Bridge.acquire()
         manager = Manager()
         held = Held(bridge, manager)
         task = asyncio.create_task(held.open())
@@ -317,3 +323,50 @@ def test_a_program_that_is_cancelled_closes_its_namespace(tmp_path: Path) -> Non
             assert await namespace.count_records("log") == 1
 
     run(main)
+
+
+def test_each_loop_is_freed_after_its_namespaces_are_closed(tmp_path: Path) -> None:
+    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+
+    async def main() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        async with dlog.aio.open_namespace(tmp_path.as_uri()) as namespace:
+            await namespace.list_logs()
+
+    for _ in range(3):
+        asyncio.run(main())
+    gc.collect()
+    assert [each() for each in loops] == [None, None, None]
+
+
+def test_after_an_opening_that_was_cancelled_at_once_the_next_one_succeeds(tmp_path: Path) -> None:
+    async def use() -> list[str]:
+        async with dlog.aio.open_namespace(tmp_path.as_uri()) as namespace:
+            return await namespace.list_logs()
+
+    async def main() -> list[str]:
+        for steps in range(5):
+            task = asyncio.create_task(use())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        return await use()
+
+    assert asyncio.run(main()) == []
+    assert asyncio.run(use()) == []
+
+
+def test_an_append_in_another_thread_is_refused_before_it_writes_anything(tmp_path: Path) -> None:
+    async def main() -> list[bytes]:
+        async with dlog.aio.open_namespace(tmp_path.as_uri()) as namespace:
+            async with namespace.open_writer("log", create=True) as writer:
+                for call in (writer.submit, lambda payload: asyncio.run(writer.append(payload))):
+                    with pytest.raises(RuntimeError, match="another asyncio loop or thread"):
+                        await asyncio.to_thread(call, b"from a thread")
+                await writer.append(b"from the loop")
+            async with namespace.open_reader("log", follow=False) as reader:
+                return [record.payload async for record in reader]
+
+    assert asyncio.run(main()) == [b"from the loop"]

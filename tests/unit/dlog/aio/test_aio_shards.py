@@ -1,5 +1,8 @@
 """Sharded logs and consumer groups from asyncio: the same results, cancelled calls, no other thread."""
 
+# covers: dlog/aio/groups.py
+# covers: dlog/aio/shards.py
+
 from __future__ import annotations
 
 import asyncio
@@ -174,7 +177,7 @@ def test_gaps_of_a_shard_come_in_batches(tmp_path: Path) -> None:
             async with aio.open_sharded_writer(namespace, "s") as writer:
                 await writer.append_many([(key, b"second") for key in KEYS])
             lost = (await namespace.segments("s/shard-00001"))[0]
-            await namespace._bridge.run(namespace._inner._client.delete, lost.ledger_id)
+            await namespace._bridge.run(namespace._inner.context.client.delete, lost.ledger_id)
             async with aio.open_sharded_reader(
                 namespace, "s", end=dlog.LATEST, gaps=True, cursor="c"
             ) as reader:

@@ -1,5 +1,9 @@
 """The blocking API from scripts, threads and asyncio: interrupts, shared readers, closing at exit."""
 
+# covers: dlog/blocking/namespace.py
+# covers: dlog/blocking/reader.py
+# covers: dlog/blocking/writer.py
+
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,10 @@
 """Sharded logs and consumer groups without ``async``: threads, interrupts, positions, closing."""
 
+# covers: dlog/blocking/groups.py
+# covers: dlog/blocking/sharded_reader.py
+# covers: dlog/blocking/sharded_writer.py
+# covers: dlog/blocking/shards.py
+
 from __future__ import annotations
 
 import threading
@@ -187,7 +192,7 @@ def test_gaps_of_a_shard_are_taken_once_and_are_errors_of_the_other_calls(tmp_pa
         with blocking.open_sharded_writer(namespace, "s") as writer:
             writer.append_many([(key, b"second") for key in KEYS])
         lost = namespace.segments("s/shard-00001")[0]
-        namespace._loop.run(namespace._namespace._client.delete, lost.ledger_id)
+        namespace._loop.run(namespace._inner.context.client.delete, lost.ledger_id)
         with blocking.open_sharded_reader(
             namespace, "s", end=dlog.LATEST, gaps=True, cursor="c", shards=[1]
         ) as merged:

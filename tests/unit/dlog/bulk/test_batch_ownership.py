@@ -1,5 +1,8 @@
 """Which ledgers a batch attaches and deletes: those that say in the metadata store that it made them."""
 
+# covers: dlog/bulk/attaching.py
+# covers: dlog/bulk/ledgers.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
@@ -12,6 +15,7 @@ from dlog.bulk import BatchOvertakenError, BatchPlan, DetachedSegment, ForeignLe
 from dlog.namespace_handle import Namespace
 from dlog.ownership import BatchMark, LedgerMark
 from namespace.log_metadata import ALLOCATION_KEY
+from namespace.log_nodes import LogNodes
 from namespace.logs import create_log, open_log
 from namespace.policy import Policy, Right, Rule
 from namespace.segment_nodes import record_allocation
@@ -50,7 +54,7 @@ async def detached(opened: Opened, ledger_id: int, log: str = "mine") -> Detache
 
 
 async def unnumbered(namespace: Namespace, log: str = "mine") -> BatchPlan:
-    plan = await namespace.begin_batch([log])
+    plan = await namespace.batches.begin([log])
     assert plan is not None
     return plan
 
@@ -62,15 +66,15 @@ async def refused(opened: Opened, plan: BatchPlan, foreign: Sequence[DetachedSeg
     before = await opened.client.ledger_ids()
     for given in [*foreign], [own, *foreign]:
         with pytest.raises(ForeignLedgerError, match=match) as caught:
-            await namespace.attach_batch(plan, given)
+            await namespace.batches.attach(plan, given)
         assert "Nothing was attached, and nothing was deleted" in str(caught.value)
         assert caught.value.ledger_id in [each.ledger_id for each in foreign]
     assert await read_all(namespace, "mine") == []
     for given in [own, *foreign], [*foreign, own]:
         with pytest.raises(ForeignLedgerError, match=match):
-            await namespace.abandon_batch(plan, given)
+            await namespace.batches.abandon(plan, given)
     assert await opened.client.ledger_ids() == before
-    assert await namespace.abandon_batch(plan, [own]) == [own.ledger_id]
+    assert await namespace.batches.abandon(plan, [own]) == [own.ledger_id]
 
 
 async def test_the_ledger_of_another_log_is_neither_attached_nor_deleted(opened: Opened) -> None:
@@ -87,7 +91,7 @@ async def test_the_batch_of_another_log_is_neither_attached_nor_deleted(opened: 
     stolen = await segment(opened.namespace, theirs, "secret", b"x")
     plan = await begun(opened.namespace, logs=["mine"])
     await refused(opened, plan, [attrs.evolve(stolen, log="mine")], "made for log 'secret'")
-    await opened.namespace.attach_batch(theirs, [stolen])
+    await opened.namespace.batches.attach(theirs, [stolen])
 
 
 @pytest.mark.parametrize("plans", ["another number", "another series", "another token"])
@@ -100,7 +104,7 @@ async def test_the_ledger_of_another_batch_is_neither_attached_nor_deleted(
     else:
         one = await begun(namespace, 2, logs=["mine"])
         series = "query" if plans == "another number" else "other"
-        begun_too = await namespace.begin_batch(["mine"], series=series, number=1)
+        begun_too = await namespace.batches.begin(["mine"], series=series, number=1)
         assert begun_too is not None
         other = begun_too
     foreign = await segment(namespace, other, "mine", b"x")
@@ -110,8 +114,8 @@ async def test_the_ledger_of_another_batch_is_neither_attached_nor_deleted(
 async def test_the_ledger_of_another_namespace_is_neither_attached_nor_deleted(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened, open_on(cluster, "/other") as elsewhere:
         await opened.namespace.create_log("mine")
-        log_id = (await open_log(opened.store, NS, "mine")).log_id
-        await create_log(elsewhere.store, "/other", "mine", log_id=log_id)
+        log_id = (await open_log(LogNodes(opened.store, NS, "mine"))).log_id
+        await create_log(LogNodes(elsewhere.store, "/other", "mine"), log_id=log_id)
         theirs = await begun(elsewhere.namespace, logs=["mine"])
         foreign = await segment(elsewhere.namespace, theirs, "mine", b"x")
         plan = await begun(opened.namespace, logs=["mine"])
@@ -123,7 +127,7 @@ async def test_a_ledger_without_the_mark_of_a_batch_is_neither_attached_nor_dele
     opened: Opened, kind: str
 ) -> None:
     plan = await begun(opened.namespace, logs=["mine"])
-    mine = await open_log(opened.store, NS, "mine")
+    mine = await open_log(LogNodes(opened.store, NS, "mine"))
     custom = {
         "none": None,
         "apache": {"application": b"distributedlog", "component": b"mine"},
@@ -166,14 +170,14 @@ async def test_a_plan_that_its_caller_edited_attaches_and_deletes_nothing_foreig
     }.get(forgery, attrs.evolve(theirs, logs={"mine": planned}, record_log="mine"))
     forged = attrs.evolve(stolen, log="mine")
     with pytest.raises((ForeignLedgerError, BatchOvertakenError)):
-        await namespace.attach_batch(plan, [forged])
+        await namespace.batches.attach(plan, [forged])
     if forgery != "created":
         with pytest.raises(ForeignLedgerError):
-            await namespace.abandon_batch(plan, [forged])
+            await namespace.batches.abandon(plan, [forged])
     else:
-        assert await namespace.abandon_batch(plan, [forged]) == []
+        assert await namespace.batches.abandon(plan, [forged]) == []
     assert await read_all(namespace, "mine") == [b"0"]
-    await namespace.attach_batch(theirs, [stolen])
+    await namespace.batches.attach(theirs, [stolen])
     assert await read_all(namespace, "secret") == [b"x"]
 
 
@@ -183,7 +187,7 @@ async def test_a_forged_mark_brings_a_ledger_only_into_the_log_that_its_maker_ma
     namespace = opened.namespace
     await make_logs(namespace, "secret")
     plan = await begun(namespace, logs=["mine"])
-    secret = await open_log(opened.store, NS, "secret")
+    secret = await open_log(LogNodes(opened.store, NS, "secret"))
     forged = LedgerMark(NS, "secret", secret.log_id, BatchMark("query", 1)).custom
     ledger_id = await new_ledger(opened, forged | secret.allocation_stamp, b"entry")
     await refused(opened, plan, [await detached(opened, ledger_id)], "made for log 'secret'")
@@ -201,24 +205,24 @@ async def test_a_segment_that_was_written_for_an_older_state_of_the_log_is_refus
     await write_segments(namespace, "mine", 1)
     plan = await begun(namespace, logs=["mine"])
     with pytest.raises(ForeignLedgerError, match="another state of the log"):
-        await namespace.attach_batch(plan, [attrs.evolve(part, txid=2**40, last_txid=2**40)])
-    assert await namespace.abandon_batch(plan, [part]) == [part.ledger_id]
+        await namespace.batches.attach(plan, [attrs.evolve(part, txid=2**40, last_txid=2**40)])
+    assert await namespace.batches.abandon(plan, [part]) == [part.ledger_id]
 
 
 async def test_segments_that_are_in_the_log_are_not_attached_by_another_batch(opened: Opened) -> None:
     namespace = opened.namespace
     first = await begun(namespace, 1, logs=["mine"])
     there = await segment(namespace, first, "mine", b"1")
-    await namespace.attach_batch(first, [there])
+    await namespace.batches.attach(first, [there])
     second = await begun(namespace, 2, logs=["mine"])
     new = await segment(namespace, second, "mine", b"2")
     for given in [there], [there, new], [new, there]:
         with pytest.raises(ForeignLedgerError, match=r"another batch: query/1|are in the log already"):
-            await namespace.attach_batch(second, given)
-    assert await namespace.last_batch("query", "mine") == 1
-    assert await namespace.abandon_batch(second, [there]) == []
+            await namespace.batches.attach(second, given)
+    assert await namespace.batches.last("query", "mine") == 1
+    assert await namespace.batches.abandon(second, [there]) == []
     with pytest.raises(ValueError, match="given twice"):
-        await namespace.attach_batch(second, [new, new])
+        await namespace.batches.attach(second, [new, new])
     assert await read_all(namespace, "mine") == [b"1"]
 
 
@@ -228,13 +232,13 @@ async def test_a_repeated_batch_without_a_series_is_settled_after_a_part_of_it_w
     namespace = opened.namespace
     plan = await unnumbered(namespace)
     parts = [await segment(namespace, plan, "mine", payload) for payload in (b"1", b"2")]
-    await namespace.attach_batch(plan, parts)
+    await namespace.batches.attach(plan, parts)
     await namespace.truncate_log("mine", dlog.DLSN(2, 0, 0))
     await namespace.purge_log("mine")
     more = await segment(namespace, plan, "mine", b"3")
     with pytest.raises(ForeignLedgerError, match="are in the log already"):
-        await namespace.attach_batch(plan, [*parts, more])
-    again = await namespace.attach_batch(plan, parts)
+        await namespace.batches.attach(plan, [*parts, more])
+    again = await namespace.batches.attach(plan, parts)
     assert again.positions == {"mine": (dlog.DLSN(2, 0, 0), dlog.DLSN(2, 0, 0))}
     assert await read_all(namespace, "mine") == [b"2"]
 
@@ -259,12 +263,12 @@ async def test_a_renamed_and_a_promoted_log_take_batches(cluster: DictCluster) -
         plan = await begun(namespace, logs=["mine"])
         moved = attrs.evolve(part, log="mine")
         with pytest.raises(ForeignLedgerError, match="another state"):
-            await namespace.attach_batch(plan, [moved])
-        await namespace.attach_batch(plan, [await segment(namespace, plan, "mine", b"x")])
+            await namespace.batches.attach(plan, [moved])
+        await namespace.batches.attach(plan, [await segment(namespace, plan, "mine", b"x")])
         assert await read_all(namespace, "mine") == [b"x"]
         plan = await begun(namespace, 2, logs=["mine"])
         with pytest.raises(ForeignLedgerError, match="query/1"):
-            await namespace.abandon_batch(plan, [moved])
+            await namespace.batches.abandon(plan, [moved])
         await namespace.truncate_log("mine", dlog.DLSN(9, 0, 0))
         await namespace.delete_log("mine")
         assert await opened.client.ledger_ids() == [part.ledger_id]
@@ -272,14 +276,14 @@ async def test_a_renamed_and_a_promoted_log_take_batches(cluster: DictCluster) -
 
 async def test_a_batch_in_a_log_of_apache_gives_the_log_an_identity(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened:
-        await create_log(opened.store, NS, "mine")
+        await create_log(LogNodes(opened.store, NS, "mine"))
         plan = await begun(opened.namespace, logs=["mine"])
-        assert plan.logs["mine"].log_id == (await open_log(opened.store, NS, "mine")).log_id
+        assert plan.logs["mine"].log_id == (await open_log(LogNodes(opened.store, NS, "mine"))).log_id
         part = await segment(opened.namespace, plan, "mine", b"x")
         custom = (await opened.client.metadata(part.ledger_id)).custom
         assert LedgerMark.of(custom) == plan.mark(NS, "mine")
         assert custom.keys() >= {"dlog.log-id", "dlog.batch", ALLOCATION_KEY}
-        await opened.namespace.attach_batch(plan, [part])
+        await opened.namespace.batches.attach(plan, [part])
         assert await read_all(opened.namespace, "mine") == [b"x"]
 
 
@@ -290,7 +294,7 @@ async def test_an_administrator_adopts_unmarked_ledgers_that_no_log_names(opened
     entries = await segment(namespace, donor, "source", b"x")
     async with await opened.client.open(entries.ledger_id) as reader:
         (entry,) = await reader.read_payloads(0, 0)
-    mine = await open_log(opened.store, NS, "mine")
+    mine = await open_log(LogNodes(opened.store, NS, "mine"))
     adopted = [
         await new_ledger(opened, custom, bytes(entry))
         for custom in (
@@ -302,10 +306,10 @@ async def test_an_administrator_adopts_unmarked_ledgers_that_no_log_names(opened
     ]
     plan = await unnumbered(namespace)
     given = [await detached(opened, each) for each in adopted]
-    first = await namespace.attach_batch(plan, given, adopt_unmarked=True)
-    assert await namespace.attach_batch(plan, given, adopt_unmarked=True) == first
+    first = await namespace.batches.attach(plan, given, adopt_unmarked=True)
+    assert await namespace.batches.attach(plan, given, adopt_unmarked=True) == first
     with pytest.raises(ForeignLedgerError):
-        await namespace.attach_batch(plan, given)
+        await namespace.batches.attach(plan, given)
     assert await read_all(namespace, "mine") == [b"x"] * 4
     await namespace.truncate_log("mine", dlog.DLSN(4, 0, 0))
     assert len(await namespace.purge_log("mine")) == 3
@@ -319,7 +323,7 @@ async def test_an_administrator_adopts_no_ledger_that_a_log_or_a_batch_owns(
     namespace = opened.namespace
     await make_logs(namespace, "secret")
     plan = await begun(namespace, logs=["mine"])
-    secret = await open_log(opened.store, NS, "secret")
+    secret = await open_log(LogNodes(opened.store, NS, "secret"))
     if kind == "another log":
         custom = LedgerMark(NS, "secret", secret.log_id).custom
     elif kind == "a batch of another log":
@@ -328,14 +332,14 @@ async def test_an_administrator_adopts_no_ledger_that_a_log_or_a_batch_owns(
         custom = {"dlog.log": b"x"} if kind == "damaged" else {}
     ledger_id = await new_ledger(opened, custom, b"entry")
     if kind == "allocated":
-        await record_allocation(opened.store, secret, ledger_id)
+        await record_allocation(secret, ledger_id)
     elif kind == "named":
         theirs = await begun(namespace, 9, logs=["secret"])
-        await namespace.attach_batch(
+        await namespace.batches.attach(
             theirs, [await detached(opened, ledger_id, "secret")], adopt_unmarked=True
         )
     with pytest.raises(ForeignLedgerError):
-        await namespace.attach_batch(plan, [await detached(opened, ledger_id)], adopt_unmarked=True)
+        await namespace.batches.attach(plan, [await detached(opened, ledger_id)], adopt_unmarked=True)
     assert await exists(opened, ledger_id)
 
 
@@ -343,10 +347,10 @@ async def test_adopting_needs_the_right_to_administer_all_logs(opened: Opened) -
     stray = await detached(opened, await new_ledger(opened, None, b"entry"))
     admin = frozenset({Right.ADMIN})
     # The principal of this namespace is "test".
-    await opened.namespace.set_policy(Policy((Rule("operator", "*", admin), Rule("test", "mine", admin))))
+    await opened.namespace.policy.set(Policy((Rule("operator", "*", admin), Rule("test", "mine", admin))))
     plan = await begun(opened.namespace, logs=["mine"])
     with pytest.raises(dlog.AccessDeniedError, match='"admin" on the logs'):
-        await opened.namespace.attach_batch(plan, [stray], adopt_unmarked=True)
+        await opened.namespace.batches.attach(plan, [stray], adopt_unmarked=True)
     assert await opened.namespace.segments("mine") == []
 
 
@@ -366,9 +370,9 @@ async def test_an_abandoned_ledger_that_its_log_can_still_take_is_kept(
 
     monkeypatch.setattr(opened.store, "put", forgetting)
     with pytest.raises(ForeignLedgerError, match="its log can still take it"):
-        await namespace.abandon_batch(plan, [part])
+        await namespace.batches.abandon(plan, [part])
     monkeypatch.undo()
-    await namespace.attach_batch(plan, [part])
+    await namespace.batches.attach(plan, [part])
     assert await read_all(namespace, "mine") == [b"x"]
 
 
@@ -376,9 +380,9 @@ async def test_a_block_that_fails_deletes_only_the_ledger_that_it_made(opened: O
     namespace = opened.namespace
     plan = await begun(namespace, logs=["mine"])
     kept = await segment(namespace, plan, "mine", b"y")
-    async with namespace.open_detached_segment(plan, "mine") as writer:
+    async with namespace.batches.open_segment(plan, "mine") as writer:
         await writer.append_many([b"x"])
         writer.give_up()
     assert await opened.client.ledger_ids() == [kept.ledger_id]
-    assert await namespace.abandon_batch(plan, [kept]) == [kept.ledger_id]
-    assert await namespace.find_orphans(older_than=NOW) == []
+    assert await namespace.batches.abandon(plan, [kept]) == [kept.ledger_id]
+    assert await namespace.repair.find_orphans(older_than=NOW) == []

@@ -21,9 +21,9 @@ async def test_records_keep_their_own_transaction_ids_in_order(cluster: DictClus
         async with namespace.open_writer("a") as log:
             await log.append(b"0", txid=10)
         plan = await begun(namespace, logs=["a"])
-        async with namespace.open_detached_segment(plan, "a") as second:
+        async with namespace.batches.open_segment(plan, "a") as second:
             await second.append_many([b"3", b"4"], txids=[12, 30])
-        async with namespace.open_detached_segment(plan, "a") as first:
+        async with namespace.batches.open_segment(plan, "a") as first:
             for wrong in ([9, 9], [11, 10], [-1, 10], [10], [10, 2**63 - 1]):
                 with pytest.raises((ValueError, dlog.TxidOutOfOrderError)):
                     await first.append_many([b"x", b"y"], txids=wrong)
@@ -33,13 +33,13 @@ async def test_records_keep_their_own_transaction_ids_in_order(cluster: DictClus
             await first.append_many([b"2"], txids=[12])
         assert first.result is not None
         assert second.result is not None
-        await namespace.attach_batch(plan, [first.result, second.result])
+        await namespace.batches.attach(plan, [first.result, second.result])
         async with namespace.open_reader("a", follow=False) as reader:
             records = [(record.txid, record.payload) async for record in reader]
         assert records == [(10, b"0"), (10, b"1"), (12, b"2"), (12, b"3"), (30, b"4")]
         async with namespace.open_reader("a", start=12, follow=False) as reader:
             assert (await anext(reader)).payload == b"2"
-        assert (await namespace.verify_log("a")).is_sound
+        assert (await namespace.repair.verify("a")).is_sound
         async with namespace.open_writer("a") as log:
             with pytest.raises(dlog.TxidOutOfOrderError):
                 await log.append(b"5", txid=29)
@@ -52,12 +52,12 @@ async def test_segments_whose_transaction_ids_overlap_are_refused(cluster: DictC
         plan = await begun(namespace, logs=["a"])
         segments = []
         for txids in ([5, 9], [7, 8]):
-            async with namespace.open_detached_segment(plan, "a") as writer:
+            async with namespace.batches.open_segment(plan, "a") as writer:
                 await writer.append_many([b"x", b"y"], txids=txids)
             assert writer.result is not None
             segments.append(writer.result)
         with pytest.raises(ValueError, match="begins with transaction id 7"):
-            await namespace.attach_batch(plan, segments)
+            await namespace.batches.attach(plan, segments)
         assert await read_all(namespace, "a") == []
 
 
@@ -65,23 +65,23 @@ async def test_properties_are_set_with_the_batch_or_not_at_all(cluster: DictClus
     async with open_on(cluster) as opened:
         namespace = opened.namespace
         await make_logs(namespace, "a", "b")
-        await namespace.change_properties("a", {"owner": "shop"})
+        await namespace.properties.change("a", {"owner": "shop"})
         plan = await begun(namespace)
         other = await begun(namespace, number=2)
-        await namespace.attach_batch(
+        await namespace.batches.attach(
             plan, [await segment(namespace, plan, "b", b"1")], properties={"done": "through 1"}
         )
         expected = {"owner": "shop", "done": "through 1", "dlog.batch.query": "1"}
-        assert dict((await namespace.properties("a")).values) == expected
+        assert dict((await namespace.properties.get("a")).values) == expected
         with pytest.raises(BatchOvertakenError):
-            await namespace.attach_batch(
+            await namespace.batches.attach(
                 other, [await segment(namespace, other, "b", b"2")], properties={"done": "through 2"}
             )
-        assert dict((await namespace.properties("a")).values) == expected
-        unnumbered = await namespace.begin_batch(["b"], record_log="a")
+        assert dict((await namespace.properties.get("a")).values) == expected
+        unnumbered = await namespace.batches.begin(["b"], record_log="a")
         assert unnumbered is not None
-        await namespace.attach_batch(unnumbered, [], properties={"done": "through 3"})
-        assert (await namespace.properties("a")).values["done"] == "through 3"
+        await namespace.batches.attach(unnumbered, [], properties={"done": "through 3"})
+        assert (await namespace.properties.get("a")).values["done"] == "through 3"
 
 
 async def test_large_records_are_written_in_parts(cluster: DictCluster) -> None:
@@ -97,18 +97,18 @@ async def test_large_records_are_written_in_parts(cluster: DictCluster) -> None:
                     await begun(namespace, logs=["a"])
                 continue
             plan = await begun(namespace, logs=["a"])
-            async with namespace.open_detached_segment(plan, "a") as segment:
+            async with namespace.batches.open_segment(plan, "a") as segment:
                 with pytest.raises(dlog.RecordTooLongError):
                     await segment.append_many([bytes(3_000_001)])
                 await segment.append_many(payloads[:2], txids=[3, 4])
                 await segment.append_many(payloads[2:], txids=[5, 5, 6])
             assert segment.result is not None
-            await namespace.attach_batch(plan, [segment.result])
+            await namespace.batches.attach(plan, [segment.result])
             async with namespace.open_reader("a", follow=False) as reader:
                 records = [record async for record in reader]
             assert [record.payload for record in records] == payloads
             assert [record.txid for record in records] == [3, 4, 5, 5, 6]
-            assert (await namespace.verify_log("a")).is_sound
-            assert (await namespace.verify_entries("a", 1)).is_sound
+            assert (await namespace.repair.verify("a")).is_sound
+            assert (await namespace.repair.verify_entries("a", 1)).is_sound
             async with namespace.open_reader("a", start=records[3].dlsn, follow=False) as reader:
                 assert [record.payload async for record in reader] == payloads[3:]

@@ -1,5 +1,7 @@
 """What a batch of segments refuses: ledgers that are open, logs and namespaces that take none, damage."""
 
+# covers: dlog/bulk/detached.py
+
 from __future__ import annotations
 
 import json
@@ -35,9 +37,9 @@ async def test_only_closed_ledgers_are_attached(cluster: DictCluster) -> None:
                 attrs.evolve(part, ledger_id=handle.ledger_id, last_entry_id=-1),
             ):
                 with pytest.raises(dlog.LogMetadataError, match="is not closed at entry"):
-                    await namespace.attach_batch(plan, [wrong])
+                    await namespace.batches.attach(plan, [wrong])
         with pytest.raises(ValueError, match="given twice"):
-            await namespace.attach_batch(plan, [part, part])
+            await namespace.batches.attach(plan, [part, part])
         assert await read_all(namespace, "a") == []
 
 
@@ -47,10 +49,10 @@ async def test_a_block_that_fails_leaves_no_ledger(cluster: DictCluster) -> None
         await namespace.create_log("a")
         plan = await begun(namespace, logs=["a"])
         with pytest.raises(dlog.RecordTooLongError):
-            async with namespace.open_detached_segment(plan, "a") as writer:
+            async with namespace.batches.open_segment(plan, "a") as writer:
                 await writer.append_many([b"x", bytes(dlog.PAYLOAD_BYTES_MAX + 1)])
         assert writer.result is None
-        async with namespace.open_detached_segment(plan, "a") as writer:
+        async with namespace.batches.open_segment(plan, "a") as writer:
             await writer.append_many([b"x"])
             writer.give_up()
         assert writer.result is None
@@ -63,19 +65,19 @@ async def test_logs_that_take_no_records_take_no_batch(cluster: DictCluster) -> 
         await make_logs(namespace, "a", "b")
         await namespace.seal_log("b")
         with pytest.raises(dlog.EndOfStreamError):
-            await namespace.begin_batch(["a", "b"], series="query", number=1)
+            await namespace.batches.begin(["a", "b"], series="query", number=1)
         with pytest.raises(dlog.LogNotFoundError):
-            await namespace.begin_batch(["a", "missing"], series="query", number=1)
+            await namespace.batches.begin(["a", "missing"], series="query", number=1)
         plan = await begun(namespace, logs=["a"])
         part = await segment(namespace, plan, "a", b"x")
         await namespace.seal_log("a")
         with pytest.raises(BatchOvertakenError):
-            await namespace.attach_batch(plan, [part])
+            await namespace.batches.attach(plan, [part])
         with pytest.raises(ValueError, match="not begun for log 'b'"):
-            namespace.open_detached_segment(plan, "b")
+            namespace.batches.open_segment(plan, "b")
     async with open_on(cluster, "/federated", federated=True) as opened:
         with pytest.raises(dlog.ConfigError, match="takes no batch"):
-            await opened.namespace.begin_batch(["a"], series="query", number=1)
+            await opened.namespace.batches.begin(["a"], series="query", number=1)
 
 
 async def test_a_log_with_a_hash_chain_takes_no_batch(cluster: DictCluster) -> None:
@@ -83,11 +85,11 @@ async def test_a_log_with_a_hash_chain_takes_no_batch(cluster: DictCluster) -> N
     async with open_on(cluster, config=chained) as opened:
         await write_segments(opened.namespace, "a", 1)
         with pytest.raises(dlog.ConfigError, match="ask for encryption or a hash chain"):
-            await opened.namespace.begin_batch(["a"], series="query", number=1)
+            await opened.namespace.batches.begin(["a"], series="query", number=1)
     async with open_on(cluster) as opened:
         with pytest.raises(dlog.ConfigError, match="has a hash chain"):
-            await opened.namespace.begin_batch(["a"], series="query", number=1)
-        assert (await opened.namespace.verify_log("a")).is_sound
+            await opened.namespace.batches.begin(["a"], series="query", number=1)
+        assert (await opened.namespace.repair.verify("a")).is_sound
 
 
 class Keys:
@@ -119,12 +121,12 @@ async def test_a_number_that_does_not_parse_is_never_replaced(cluster: DictClust
         await namespace.create_log("a")
         plan = await begun(namespace, logs=["a"])
         part = await segment(namespace, plan, "a", b"x")
-        await namespace.change_properties("a", {"dlog.batch.query": "seven"})
+        await namespace.properties.change("a", {"dlog.batch.query": "seven"})
         with pytest.raises(dlog.LogMetadataError, match="no number of a batch"):
-            await namespace.attach_batch(plan, [part])
-        await namespace.change_properties("a", {"dlog.batch.query": None, "owner": "shop"})
-        await namespace.attach_batch(plan, [part])
-        assert (await namespace.properties("a")).values == {"dlog.batch.query": "1", "owner": "shop"}
+            await namespace.batches.attach(plan, [part])
+        await namespace.properties.change("a", {"dlog.batch.query": None, "owner": "shop"})
+        await namespace.batches.attach(plan, [part])
+        assert (await namespace.properties.get("a")).values == {"dlog.batch.query": "1", "owner": "shop"}
 
 
 async def test_each_call_of_a_batch_needs_the_right_to_write_the_log_that_records_it(
@@ -134,23 +136,23 @@ async def test_each_call_of_a_batch_needs_the_right_to_write_the_log_that_record
     async with open_on(cluster) as opened:
         namespace = opened.namespace
         await make_logs(namespace, "mine", "secret")
-        await namespace.change_properties("secret", {"owner": "them"})
-        await namespace.set_policy(Policy(tuple(rules)))
+        await namespace.properties.change("secret", {"owner": "them"})
+        await namespace.policy.set(Policy(tuple(rules)))
         with pytest.raises(dlog.AccessDeniedError, match="log 'secret'"):
-            await namespace.begin_batch(["mine"], series="nightly", number=9, record_log="secret")
+            await namespace.batches.begin(["mine"], series="nightly", number=9, record_log="secret")
         plan = await begun(namespace, logs=["mine"])
         part = await segment(namespace, plan, "mine", b"x")
         edited = attrs.evolve(plan, series="nightly", number=10**9, record_log="secret")
         with pytest.raises(dlog.AccessDeniedError, match="log 'secret'"):
-            await namespace.attach_batch(edited, [part], properties={"dlog.copy": "x"})
+            await namespace.batches.attach(edited, [part], properties={"dlog.copy": "x"})
         with pytest.raises(dlog.AccessDeniedError, match="log 'secret'"):
-            await namespace.abandon_batch(edited, [part])
+            await namespace.batches.abandon(edited, [part])
         with pytest.raises(dlog.AccessDeniedError, match="log 'secret'"):
-            await namespace.abandon_batch(
+            await namespace.batches.abandon(
                 attrs.evolve(plan, logs={**plan.logs, "secret": plan.logs["mine"]}), []
             )
         with pytest.raises(dlog.InvalidLogNameError):
-            await namespace.attach_batch(attrs.evolve(plan, record_log="../ns/secret"), [part])
+            await namespace.batches.attach(attrs.evolve(plan, record_log="../ns/secret"), [part])
         assert part.ledger_id in await opened.client.ledger_ids()
         stored = json.loads((await opened.store.get("/ns/secret/<default>/dlog-properties")).value)
         assert stored["properties"] == {"owner": "them"}
@@ -163,14 +165,14 @@ async def test_properties_that_are_no_notes_of_a_pipeline_need_the_right_to_admi
     async with open_on(cluster) as opened:
         namespace = opened.namespace
         await make_logs(namespace, "mine")
-        await namespace.set_policy(Policy(tuple(rules)))
+        await namespace.policy.set(Policy(tuple(rules)))
         plan = await begun(namespace, logs=["mine"])
         part = await segment(namespace, plan, "mine", b"x")
         for key in ("owner", "dlog.shards", "dlog.shards.hash"):
             with pytest.raises(dlog.AccessDeniedError, match="no right to admin"):
-                await namespace.attach_batch(plan, [part], properties={key: "1"})
-        await namespace.attach_batch(plan, [part], properties={"dlog.copy": "note"})
-        assert (await namespace.properties("mine")).values["dlog.copy"] == "note"
+                await namespace.batches.attach(plan, [part], properties={key: "1"})
+        await namespace.batches.attach(plan, [part], properties={"dlog.copy": "note"})
+        assert (await namespace.properties.get("mine")).values["dlog.copy"] == "note"
 
 
 @pytest.mark.parametrize(
@@ -192,8 +194,8 @@ async def test_numbers_that_would_make_the_log_unreadable_are_refused(
         plan = await begun(namespace, logs=["a"])
         part = await segment(namespace, plan, "a", b"x")
         with pytest.raises(ValueError, match="no writer makes a segment with these numbers"):
-            await namespace.attach_batch(plan, [attrs.evolve(part, **change)])
-        await namespace.attach_batch(plan, [part])
+            await namespace.batches.attach(plan, [attrs.evolve(part, **change)])
+        await namespace.batches.attach(plan, [part])
         assert await read_all(namespace, "a") == [b"x"]
 
 

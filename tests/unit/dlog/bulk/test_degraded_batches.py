@@ -31,9 +31,9 @@ async def two_of_three(config: dlog.NamespaceConfig = CONFIG) -> AsyncIterator[t
 
 
 async def written(opened: Opened, series: str | None) -> tuple[BatchPlan, DetachedSegment]:
-    plan = await opened.namespace.begin_batch(["a"], series=series, number=7)
+    plan = await opened.namespace.batches.begin(["a"], series=series, number=7)
     assert plan is not None
-    async with opened.namespace.open_detached_segment(plan, "a") as writer:
+    async with opened.namespace.batches.open_segment(plan, "a") as writer:
         await writer.append_many([b"one", b"two"])
     assert writer.result is not None
     return plan, writer.result
@@ -52,15 +52,15 @@ async def test_a_batch_is_written_on_the_two_bookies_that_are_there_and_healed(
         ledger = await opened.client.metadata(segment.ledger_id)
         assert (ledger.ensemble_size, ledger.write_quorum, ledger.ack_quorum) == (2, 2, 2)
         assert AskedReplication.of(ledger.custom) == AskedReplication(3, 3, 2)
-        await opened.namespace.attach_batch(plan, [segment])
-        (finding,) = (await opened.namespace.check_log("a")).findings
+        await opened.namespace.batches.attach(plan, [segment])
+        (finding,) = (await opened.namespace.repair.check("a")).findings
         assert finding.kind is dlog.FindingKind.DEGRADED
         assert "`dlog log heal a`" in finding.advice
         await cluster.start("b3:1")
-        (healed,) = await opened.namespace.heal_log("a")
+        (healed,) = await opened.namespace.repair.heal("a")
         ledger = await opened.client.metadata(healed.ledger_id)
         assert (ledger.ensemble_size, ledger.write_quorum, ledger.ack_quorum) == (3, 3, 2)
-        assert (await opened.namespace.check_log("a")).findings == ()
+        assert (await opened.namespace.repair.check("a")).findings == ()
         assert await read_all(opened.namespace, "a") == [b"one", b"two"]
 
 
@@ -68,12 +68,12 @@ async def test_a_block_that_fails_on_two_bookies_leaves_no_ledger(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with two_of_three() as (_, opened):
-        plan = await opened.namespace.begin_batch(["a"])
+        plan = await opened.namespace.batches.begin(["a"])
         assert plan is not None
-        async with opened.namespace.open_detached_segment(plan, "a") as writer:
+        async with opened.namespace.batches.open_segment(plan, "a") as writer:
             await writer.append_many([b"one"])
             writer.give_up()
-        async with opened.namespace.open_detached_segment(plan, "a"):
+        async with opened.namespace.batches.open_segment(plan, "a"):
             pass  # a segment without records
         assert await opened.client.ledger_ids() == []
 
@@ -81,10 +81,10 @@ async def test_a_block_that_fails_on_two_bookies_leaves_no_ledger(
 async def test_without_the_setting_a_batch_needs_all_bookies(autojump_clock: trio.testing.MockClock) -> None:
     off = attrs.evolve(CONFIG, writer=attrs.evolve(CONFIG.writer, degraded_ensemble=False))
     async with two_of_three(off) as (_, opened):
-        plan = await opened.namespace.begin_batch(["a"])
+        plan = await opened.namespace.batches.begin(["a"])
         assert plan is not None
         with pytest.raises(dlog.LogUnavailableError, match="3 bookies wanted, 2 writable"):
-            async with opened.namespace.open_detached_segment(plan, "a"):
+            async with opened.namespace.batches.open_segment(plan, "a"):
                 pass
 
 
@@ -97,14 +97,14 @@ async def test_a_batch_is_attached_once_though_its_ledger_was_replaced(
     async with two_of_three() as (cluster, opened):
         namespace = opened.namespace
         plan, segment = await written(opened, series)
-        first = await namespace.attach_batch(plan, [segment])
+        first = await namespace.batches.attach(plan, [segment])
         await cluster.start("b3:1")
         for _ in range(2):
-            await namespace.heal_log("a", keep=keep)
+            await namespace.repair.heal("a", keep=keep)
             await namespace.purge_log("a")
             (now,) = await namespace.segments("a")
             assert now.ledger_id != segment.ledger_id
-            assert await namespace.attach_batch(plan, [segment]) == first
+            assert await namespace.batches.attach(plan, [segment]) == first
             assert await read_all(namespace, "a") == [b"one", b"two"]
         assert first == AttachedBatch(
             positions={"a": (dlog.DLSN(1, 0, 0), dlog.DLSN(1, 0, 1))}, is_repeated=False
@@ -114,10 +114,10 @@ async def test_a_batch_is_attached_once_though_its_ledger_was_replaced(
 async def test_an_abandoned_batch_keeps_what_a_heal_keeps(autojump_clock: trio.testing.MockClock) -> None:
     async with two_of_three() as (cluster, opened):
         plan, segment = await written(opened, None)
-        await opened.namespace.attach_batch(plan, [segment])
+        await opened.namespace.batches.attach(plan, [segment])
         await cluster.start("b3:1")
-        await opened.namespace.heal_log("a", keep=KEPT)
-        assert await opened.namespace.abandon_batch(plan, [segment]) == []
+        await opened.namespace.repair.heal("a", keep=KEPT)
+        assert await opened.namespace.batches.abandon(plan, [segment]) == []
         await opened.client.metadata(segment.ledger_id)  # readers may have it open
         async with open_on(cluster, days_later=1) as later:
             await later.namespace.purge_log("a")

@@ -1,5 +1,7 @@
 """Each command on logs, tried by principals without its right: refused, nothing changed, nothing told."""
 
+# covers: dlog/cli/logs/policy.py
+
 from __future__ import annotations
 
 import json
@@ -14,6 +16,8 @@ import trio
 import dlog
 from dlog.cli.main import main, program
 from dlog.cli.terminal.exit_codes import ExitCode
+from ledger.deploy.directory import METADATA
+from ledger.metadata_store.sqlite_store.reader import open_sqlite_reader
 from ledger.metadata_store.store import MetadataStore
 from namespace.policy import Policy, Right, Rule
 
@@ -117,9 +121,12 @@ async def _stored(store: MetadataStore, path: str = "/dlog") -> dict[str, tuple[
 
 
 def stored(uri: str) -> dict[str, tuple[bytes, int]]:
+    """The nodes below the root of the namespace, without opening it."""
+
     async def go() -> dict[str, tuple[bytes, int]]:
-        async with dlog.open_namespace(uri) as namespace:
-            return await _stored(namespace._store)
+        directory = Path(uri.removeprefix("file://"))
+        async with open_sqlite_reader(directory / METADATA, is_fixed=True) as store:
+            return await _stored(store)
 
     return trio.run(go)
 
@@ -133,7 +140,7 @@ def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
     async def prepare() -> None:
         async with dlog.open_namespace(uri, config=dlog.NamespaceConfig(principal="operator")) as operator:
-            await operator.set_policy(Policy((OPERATOR, *RULES.values())))
+            await operator.policy.set(Policy((OPERATOR, *RULES.values())))
             async with operator.open_writer(LOG, create=True) as writer:
                 await writer.append(SECRET.encode())
             await operator.cursors(LOG).set("c", dlog.DLSN(1, 0, 0))

@@ -1,5 +1,7 @@
 """The files of a secured local cluster."""
 
+# covers: dlog/cluster/certificates.py
+
 from __future__ import annotations
 
 import stat

@@ -1,5 +1,7 @@
 """Programs in the background: when a start succeeds, what a stop ends, and whose process gets a signal."""
 
+# covers: dlog/cluster/daemons.py
+
 from __future__ import annotations
 
 import fcntl
@@ -53,6 +55,7 @@ async def test_a_start_returns_when_the_program_serves_and_a_stop_when_it_has_en
     assert (daemon.is_running, daemons.all()) == (False, [])
 
 
+@pytest.mark.slow
 async def test_a_name_has_one_process_and_another_name_has_its_own(daemons: Daemons) -> None:
     first = await daemons.start("b1", program(SERVE), timeout_s=30)
     with pytest.raises(DaemonRunningError, match=f"runs already, as process {first.process.pid}"):
@@ -62,6 +65,7 @@ async def test_a_name_has_one_process_and_another_name_has_its_own(daemons: Daem
     assert second.is_running
 
 
+@pytest.mark.slow
 async def test_the_end_of_a_program_that_fails_at_its_start_is_reported_with_its_last_line(
     daemons: Daemons,
 ) -> None:
@@ -72,6 +76,7 @@ async def test_the_end_of_a_program_that_fails_at_its_start_is_reported_with_its
     assert daemons.all() == []
 
 
+@pytest.mark.slow
 async def test_a_program_that_does_not_serve_in_time_goes_on_and_can_be_stopped(daemons: Daemons) -> None:
     with pytest.raises(DaemonError, match=r"does not serve after 0\.3 s\. It goes on"):
         await daemons.start("b1", program(SILENT), timeout_s=0.3)
@@ -81,6 +86,7 @@ async def test_a_program_that_does_not_serve_in_time_goes_on_and_can_be_stopped(
     assert not daemon.is_running
 
 
+@pytest.mark.slow
 async def test_a_program_that_ignores_the_request_is_killed_after_the_grace(daemons: Daemons) -> None:
     daemon = await daemons.start("b1", program(DEAF), timeout_s=30)
     assert not await daemons.stop("b1", grace_s=0.1)

@@ -1,5 +1,7 @@
 """Small questions about the files of a cluster."""
 
+# covers: dlog/cluster/files.py
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The directory of a local cluster as values and text."""
 
+# covers: dlog/cluster/layout.py
+
 from __future__ import annotations
 
 from pathlib import Path

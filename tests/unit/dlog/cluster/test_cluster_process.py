@@ -1,5 +1,7 @@
 """Detached processes: identified by start time, stopped within a bound."""
 
+# covers: dlog/cluster/process.py
+
 from __future__ import annotations
 
 import os

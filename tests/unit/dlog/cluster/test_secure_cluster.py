@@ -14,7 +14,6 @@ import dlog
 from bookie.cluster.cluster_root import create_cluster
 from dlog.cluster.ports import free_ports
 from dlog.cluster.process import start_detached, stop
-from dlog.cluster.zookeeper_process import open_zookeeper_process
 from ledger.catalog.paths import Layout, available_path
 from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.metadata_store.zookeeper_security import (
@@ -22,6 +21,7 @@ from ledger.metadata_store.zookeeper_security import (
     NO_SECURITY,
     load_zookeeper_security,
 )
+from tests.fakes.zookeeper_server import open_zookeeper_process
 
 TIMEOUT_S = 240.0
 

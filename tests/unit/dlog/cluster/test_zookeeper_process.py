@@ -21,11 +21,11 @@ from dlog.cluster.zookeeper_process import (
     find_class_path,
     find_java,
     is_serving,
-    open_zookeeper_process,
     prepare,
     start_zookeeper,
     stop_zookeeper,
 )
+from tests.fakes.zookeeper_server import open_zookeeper_process
 
 NEEDED = ["zookeeper.jar", "zookeeper-jute.jar", "slf4j-api.jar", "metrics-core.jar", "snappy-java.jar"]
 

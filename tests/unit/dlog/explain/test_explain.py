@@ -1,5 +1,12 @@
 """From facts to reasons, by calling the rules."""
 
+# covers: dlog/explain/bookie_reasons.py
+# covers: dlog/explain/cluster_reasons.py
+# covers: dlog/explain/facts.py
+# covers: dlog/explain/ledger_reasons.py
+# covers: dlog/explain/log_reasons.py
+# covers: dlog/explain/reasons.py
+
 from __future__ import annotations
 
 import shlex
@@ -216,7 +223,7 @@ def test_denied_operations_a_seal_and_a_promotion_are_reasons() -> None:
     assert "an append is refused: the log is sealed" in evidence(attrs.evolve(LOG, is_sealed=True))
     for facts in (LOG, attrs.evolve(LOG, segments=(), last_dlsn=None, ledgers=())):
         assert "waits" not in evidence(attrs.evolve(facts, is_sealed=True, lock=()))
-    moved = explain(attrs.evolve(LOG, promoted_to="distributedlog://zk1/shop"))
+    moved = explain(attrs.evolve(LOG, moved_to="distributedlog://zk1/shop"))
     assert [each.next_command for each in moved] == ["dlog log show orders --uri distributedlog://zk1/shop"]
     assert "no record yet" in evidence(attrs.evolve(LOG, segments=(), last_dlsn=None, ledgers=()))
 
@@ -261,7 +268,7 @@ def all_reasons() -> Sequence[Reason]:
         OPEN,
         attrs.evolve(LOG, cursors=(cursor,), is_sealed=True, denied=("write",), ensemble_size=9, unread="x"),
         attrs.evolve(LOG, lock=(), name="a b"),
-        attrs.evolve(LOG, promoted_to="distributedlog://zk1/shop"),
+        attrs.evolve(LOG, moved_to="distributedlog://zk1/shop"),
         attrs.evolve(BOOKIE, bookie="b9:1"),
         attrs.evolve(BOOKIE, marked_ledgers=1, silence="x", free_bytes=0),
         attrs.evolve(BOOKIE, cluster=attrs.evolve(CLUSTER, readonly=frozenset({"b1:1"}))),

@@ -1,5 +1,7 @@
 """Hostile entries: a few stored bytes that claim to expand to many bytes, records or levels."""
 
+# covers: dlog/format/record_set.py
+
 from __future__ import annotations
 
 import tracemalloc
@@ -12,15 +14,9 @@ from dlog.errors import EntryFormatError
 from dlog.format.compression import Compression, compress
 from dlog.format.envelope import ENTRY_BYTES_MAX, ENVELOPE_HEADER, open_envelope
 from dlog.format.record import FLAG_RECORD_SET, POSITION_MAX, Record, encode_record, encode_records
-from dlog.format.record_set import (
-    SET_HEADER,
-    SETS_BYTES_MAX,
-    SETS_RECORDS_MAX,
-    SetBudget,
-    decode_record_set,
-    encode_record_set,
-)
+from dlog.format.record_set import SET_HEADER, SETS_BYTES_MAX, SETS_RECORDS_MAX, SetBudget, decode_record_set
 from dlog.read.segment_reader import SegmentReader, last_record_of, slot_not_before
+from tests.fakes.record_sets import encode_record_set
 
 MIB = 1024 * 1024
 CODECS = [Compression.LZ4, Compression.SNAPPY]
@@ -136,6 +132,7 @@ def test_a_set_in_a_set_stays_bytes() -> None:
     assert [record.payload for record in decode(entry)] == [inner, inner]
 
 
+@pytest.mark.slow
 def test_what_apache_may_write_is_within_the_limits() -> None:
     full = ENTRY_BYTES_MAX - 13
     body = encode_record(0, 1, 1, bytes(full - 20))
@@ -146,6 +143,7 @@ def test_what_apache_may_write_is_within_the_limits() -> None:
     assert len(decode_record_set(encode_record_set([b""] * 200_000), SetBudget())) == 200_000
 
 
+@pytest.mark.slow
 def test_the_writer_packs_no_set_that_readers_refuse() -> None:
     with pytest.raises(ValueError, match="at most"):
         encode_record_set([b""] * (SETS_RECORDS_MAX + 1), Compression.LZ4)

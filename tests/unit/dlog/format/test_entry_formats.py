@@ -1,5 +1,9 @@
 """Records, record sets, envelopes and codecs: examples, limits, and refused bytes."""
 
+# covers: dlog/format/compression.py
+# covers: dlog/format/envelope.py
+# covers: dlog/format/record.py
+
 from __future__ import annotations
 
 import pytest
@@ -21,9 +25,10 @@ from dlog.format.record import (
     encode_record,
     encode_records,
 )
-from dlog.format.record_set import SetBudget, decode_record_set, encode_record_set
+from dlog.format.record_set import SetBudget, decode_record_set
 from dlog.read.segment_reader import SegmentReader
 from namespace.dlsn import DLSN
+from tests.fakes.record_sets import encode_record_set
 
 
 def hexed(text: str) -> bytes:

@@ -18,12 +18,13 @@ from dlog.format.record import (
     decode_records,
     encode_record,
 )
-from dlog.format.record_set import SetBudget, decode_record_set, encode_record_set
+from dlog.format.record_set import SetBudget, decode_record_set
 from dlog.read.segment_reader import SegmentReader, last_record_of
 from dlog.write.batcher import Batch
 from dlog.write.segment_writer import SegmentWriter
 from namespace.dlsn import DLSN
 from namespace.segments.segment import LogSegment, decode_segment
+from tests.fakes.record_sets import encode_record_set
 from tests.places import GOLDEN_FILES
 
 SEGMENTS: list[dict[str, Any]] = json.loads((GOLDEN_FILES / "distributedlog" / "entries.json").read_text())

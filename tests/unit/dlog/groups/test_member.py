@@ -12,7 +12,7 @@ import trio.testing
 
 import dlog
 from dlog.groups import ClaimLostError, GroupConfig, GroupMember, join_group
-from namespace import paths
+from tests.fakes.log_paths import paths_of
 
 pytestmark = pytest.mark.slow
 LOGS = ["a", "b", "c", "d"]
@@ -139,10 +139,10 @@ async def test_a_member_that_lost_its_claim_commits_nothing(
     with trio.fail_after(DEADLINE_S):
         async with join_group(namespace, "g", ["a"], config=QUICK) as zombie:
             batch = await anext(zombie)
-            lock = paths.subscriber_read_lock_path("/dlog", "a", "g")
+            lock = paths_of("/dlog", "a").subscriber_read_lock_path("g")
             async with join_group(namespace, "g", ["a"], config=QUICK) as holder:
-                for name in (await namespace._store.children(lock)).names:
-                    await namespace._store.delete(f"{lock}/{name}")
+                for name in (await namespace.context.store.children(lock)).names:
+                    await namespace.context.store.delete(f"{lock}/{name}")
                 await until_holding(1, holder)
                 cursor = await namespace.cursors("a").get("g")
                 with pytest.raises(ClaimLostError, match="the log's next holder gets its records"):
@@ -158,9 +158,9 @@ async def test_a_lost_lock_ends_the_claim_and_the_batch_comes_again(namespace: d
     with trio.fail_after(DEADLINE_S):
         async with join_group(namespace, "g", ["a"], config=QUICK) as member:
             first = await anext(member)
-            lock = paths.subscriber_read_lock_path("/dlog", "a", "g")
-            for name in (await namespace._store.children(lock)).names:
-                await namespace._store.delete(f"{lock}/{name}")
+            lock = paths_of("/dlog", "a").subscriber_read_lock_path("g")
+            for name in (await namespace.context.store.children(lock)).names:
+                await namespace.context.store.delete(f"{lock}/{name}")
             again = await anext(member)
             while again._claim is first._claim:
                 again = await anext(member)
@@ -173,11 +173,11 @@ async def test_a_lost_lock_ends_the_claim_and_the_batch_comes_again(namespace: d
 async def test_a_member_whose_node_is_gone_makes_it_again(namespace: dlog.Namespace) -> None:
     async with join_group(namespace, "g", LOGS, config=QUICK) as member:
         await until_holding(4, member)
-        path = f"{paths.subscriber_path('/dlog', 'a', 'g')}/members"
+        path = f"{paths_of('/dlog', 'a').subscriber_path('g')}/members"
         with trio.fail_after(DEADLINE_S):
-            await namespace._store.delete(f"{path}/{member.name}")
+            await namespace.context.store.delete(f"{path}/{member.name}")
             gone = trio.Event()
-            while (await namespace._store.children(path, watch=gone)).names != (member.name,):
+            while (await namespace.context.store.children(path, watch=gone)).names != (member.name,):
                 await gone.wait()
                 gone = trio.Event()
 

@@ -24,7 +24,7 @@ async def namespace() -> AsyncIterator[dlog.Namespace]:
             for segment in range(3):
                 async with opened.open_writer("a") as writer:
                     await writer.append_many([b"%d-%d" % (segment, at) for at in range(3)])
-            await opened._client.delete((await opened.segments("a"))[1].ledger_id)
+            await opened.context.client.delete((await opened.segments("a"))[1].ledger_id)
             yield opened
 
 

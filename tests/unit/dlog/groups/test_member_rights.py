@@ -10,10 +10,10 @@ import trio.testing
 
 import dlog
 from dlog.groups import GroupConfig, join_group
-from namespace import paths
 from namespace.policy import Policy, Right, Rule
 from tests.fakes.dict_bookies import open_cluster
 from tests.fakes.dict_namespace import Opened, open_on, write_segments
+from tests.fakes.log_paths import paths_of
 
 ROOT = Rule("root", "*", frozenset({Right.ADMIN}))
 OF_BILLING = Policy((ROOT, Rule("test", "log", frozenset({Right.COMMIT}), "billing*")))
@@ -30,11 +30,11 @@ async def opened(autojump_clock: trio.testing.MockClock) -> AsyncIterator[Opened
 
 async def test_a_group_whose_cursor_the_policy_does_not_name_is_not_joined(opened: Opened) -> None:
     namespace = opened.namespace
-    await namespace.set_policy(OF_BILLING)
+    await namespace.policy.set(OF_BILLING)
     with pytest.raises(dlog.AccessDeniedError, match="no right to commit cursor 'audit'"):
         async with join_group(namespace, "audit", ["log"]):
             pass
-    assert await opened.store.exists(paths.subscribers_path("/ns", "log")) is None
+    assert await opened.store.exists(paths_of("/ns", "log").subscribers_path) is None
     async with join_group(namespace, "billing", ["log"]) as member:
         await member.commit(await anext(member))
     assert [each.name for each in await namespace.cursors("log").list()] == ["billing"]
@@ -42,13 +42,13 @@ async def test_a_group_whose_cursor_the_policy_does_not_name_is_not_joined(opene
 
 async def test_a_member_that_loses_the_right_makes_no_node_and_stops(opened: Opened) -> None:
     namespace = opened.namespace
-    await namespace.set_policy(OF_BILLING)
+    await namespace.policy.set(OF_BILLING)
     async with join_group(namespace, "billing", ["log"], config=QUICK) as member:
         batch = await anext(member)
-        namespace._permissions.principal = "root"
-        await namespace.set_policy(OF_READERS)
-        namespace._permissions.principal = "test"
-        members = f"{paths.subscriber_path('/ns', 'log', 'billing')}/members"
+        namespace.context.permissions.principal = "root"
+        await namespace.policy.set(OF_READERS)
+        namespace.context.permissions.principal = "test"
+        members = f"{paths_of('/ns', 'log').subscriber_path('billing')}/members"
         await opened.store.delete(f"{members}/{member.name}")  # it would make the node again
         with pytest.raises(dlog.AccessDeniedError):
             await member.commit(batch)

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 import dlog
-from dlog.cluster.zookeeper_process import open_zookeeper_process
+from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
 from ledger.client import open_ledger_client
 from ledger.metadata_store.lock import DistributedLock
@@ -16,11 +16,14 @@ from ledger.metadata_store.memory import MemoryTree
 from ledger.metadata_store.store import NODE_BYTES_MAX, Create, Delete
 from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.metadata_store.zookeeper_security import NO_SECURITY
-from namespace import logs, paths
+from namespace import logs
+from namespace.log_nodes import LogNodes
 from namespace.rename_nodes import Rename, rename_nodes
 from namespace.segments.segment import LogSegment, encode_segment
 from tests.fakes.dict_bookies import DictCluster
 from tests.fakes.dict_namespace import CONFIG, read_all, write_segments
+from tests.fakes.log_paths import paths_of
+from tests.fakes.zookeeper_server import open_zookeeper_process
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
 
@@ -41,8 +44,8 @@ async def test_a_log_is_renamed_beside_other_clients(tmp_path: Path) -> None:
                 open_ledger_client(one, bookies.dial) as client,
                 open_ledger_client(two, bookies.dial) as other_client,
             ):
-                namespace = Namespace("zk", one, client, "/ns", CONFIG, client_id="one")
-                other = Namespace("zk", two, other_client, "/ns", CONFIG, client_id="two")
+                namespace = Namespace(NamespaceContext("zk", one, client, "/ns", CONFIG, client_id="one"))
+                other = Namespace(NamespaceContext("zk", two, other_client, "/ns", CONFIG, client_id="two"))
                 payloads = await write_segments(namespace, "shop/old", 3)
                 await namespace.cursors("shop/old").set("mine", dlog.DLSN(2, 0, 0))
                 async with namespace.open_writer("shop/old"):
@@ -71,9 +74,9 @@ async def test_zookeeper_takes_the_largest_log_that_is_not_refused(tmp_path: Pat
             open_zookeeper_store(server.hosts, security=NO_SECURITY) as store,
         ):
             await store.create("/ns")
-            await logs.create_log(store, "/ns", "old")
-            await DistributedLock(store, paths.lock_path("/ns", "old"), "me").acquire(0)
-            rename = Rename("/ns", "old", "new", b"t")
+            await logs.create_log(LogNodes(store, "/ns", "old"))
+            await DistributedLock(store, paths_of("/ns", "old").lock_path, "me").acquire(0)
+            rename = Rename(LogNodes(store, "/ns", "old"), LogNodes(store, "/ns", "new"), b"t")
             nodes = []
             for number in range(1, 5_001):
                 segment = LogSegment(segment_seqno=number, ledger_id=number, first_txid=number).completed(
@@ -84,18 +87,18 @@ async def test_zookeeper_takes_the_largest_log_that_is_not_refused(tmp_path: Pat
                     completed_ms=1,
                     start_sequence_id=number,
                 )
-                nodes.append((paths.segment_path("/ns", "old", segment.name), encode_segment(segment)))
+                nodes.append((paths_of("/ns", "old").segment_path(segment.name), encode_segment(segment)))
             for start in range(0, len(nodes), 1_000):
                 await store.commit([Create(*each) for each in nodes[start : start + 1_000]])
             with pytest.raises(dlog.LogRenameError, match="Truncate and purge the log"):
-                await rename_nodes(store, rename)
+                await rename_nodes(rename)
             # As few as possible are deleted.
             size_bytes = sum(2 * (len(path) + 32) + len(value) for path, value in nodes) + 5_000
             while size_bytes > NODE_BYTES_MAX:
                 gone, nodes = nodes[-10:], nodes[:-10]
                 size_bytes -= sum(2 * (len(path) + 32) + len(value) for path, value in gone)
                 await store.commit([Delete(path) for path, _ in gone])
-            await rename_nodes(store, rename)
+            await rename_nodes(rename)
             assert await logs.list_logs(store, "/ns") == ["new"]
-            found = (await store.children(paths.segments_path("/ns", "new"))).names
+            found = (await store.children(paths_of("/ns", "new").segments_path)).names
             assert len(found) == len(nodes)

@@ -1,5 +1,11 @@
 """Renaming a log of a namespace: what stays, what is refused, and what readers and later logs see."""
 
+# covers: dlog/operations/administration.py
+# covers: dlog/operations/calls.py
+# covers: dlog/operations/opening.py
+# covers: dlog/operations/policy.py
+# covers: dlog/operations/properties.py
+
 from __future__ import annotations
 
 import asyncio
@@ -21,14 +27,15 @@ from dlog.promotion.record import SourcePhase, SourceRecord
 from ledger.metadata_store.store import Create, Delete, MetadataStore
 from ledger.policy import LogMark
 from ledger.runtime.clock import wall_ms
-from namespace import paths
+from namespace.log_nodes import LogNodes
 from namespace.logs import open_log
 from namespace.origin import read_origin
 from namespace.policy import Policy, Right, Rule
 from namespace.segment_nodes import record_allocation
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import CONFIG, Opened, open_on, read_all, write_segments
-from tests.fakes.promotion_world import LOG, TARGET, open_world, records_of
+from tests.fakes.log_paths import paths_of
+from tests.fakes.promotion_world import LOG, TARGET, open_world, records_of, target_of
 
 NOW = datetime.timedelta()
 KEY = bytes(range(32))
@@ -63,18 +70,18 @@ async def test_records_positions_cursors_and_settings_stay(cluster: DictCluster)
         payloads = await write_segments(namespace, "old", 3)
         await namespace.truncate_log("old", dlog.DLSN(2, 0, 0))
         await namespace.cursors("old").set("mine", dlog.DLSN(3, 0, 0))
-        await namespace.set_retention("old", dlog.Retention(age_s=86_400))
-        await namespace.change_properties("old", {"owner": "shop"})
+        await namespace.retention.set("old", dlog.Retention(age_s=86_400))
+        await namespace.properties.change("old", {"owner": "shop"})
         before = await namespace.describe_log("old")
         await namespace.rename_log("old", "shop/new")
         assert await namespace.list_logs() == ["shop/new"]
         assert await namespace.describe_log("shop/new") == attrs.evolve(before, name="shop/new")
         assert await read_all(namespace, "shop/new") == payloads[1:]
         assert [each.position for each in await namespace.cursors("shop/new").list()] == [dlog.DLSN(3, 0, 0)]
-        assert await namespace.retention("shop/new") == dlog.Retention(age_s=86_400)
-        assert (await namespace.properties("shop/new")).values == {"owner": "shop"}
+        assert await namespace.retention.get("shop/new") == dlog.Retention(age_s=86_400)
+        assert (await namespace.properties.get("shop/new")).values == {"owner": "shop"}
         assert len(await namespace.purge_log("shop/new")) == 1
-        assert (await namespace.check_log("shop/new")).findings == ()
+        assert (await namespace.repair.check("shop/new")).findings == ()
         await write_segments(namespace, "shop/new", 1, first=3)
         assert await read_all(namespace, "shop/new") == [*payloads[1:], b"3"]
         await namespace.delete_log("shop/new")
@@ -96,17 +103,17 @@ async def test_an_encrypted_log_with_a_hash_chain_goes_on_under_its_new_name(clu
     async with open_on(cluster, config=SECRET) as opened:
         namespace = opened.namespace
         await write_segments(namespace, "old", 2)
-        head = (await namespace.verify_log("old")).head
+        head = (await namespace.repair.verify("old")).head
         await namespace.rename_log("old", "new")
         await write_segments(namespace, "new", 1, first=2)
         await namespace.rename_log("new", "newer")
         await write_segments(namespace, "newer", 1, first=3)
         assert await read_all(namespace, "newer") == [b"0", b"1", b"2", b"3"]
-        found = await namespace.verify_log("newer", expect_head=head)
+        found = await namespace.repair.verify("newer", expect_head=head)
         assert (found.problem, found.chained_records) == (None, 4)
         await namespace.rename_log("newer", "old")
         assert await read_all(namespace, "old") == [b"0", b"1", b"2", b"3"]
-        assert (await namespace.verify_log("old")).is_sound
+        assert (await namespace.repair.verify("old")).is_sound
 
 
 async def test_a_later_log_of_the_old_name_is_bound_to_another_name(cluster: DictCluster) -> None:
@@ -119,17 +126,17 @@ async def test_a_later_log_of_the_old_name_is_bound_to_another_name(cluster: Dic
         assert await read_all(namespace, "new") == [b"0"]
         # The entries of one log do not pass for those of the other, although both began with one name.
         of_new, of_old = (
-            paths.segment_path("/ns", log, "logrecs_000000000000000001") for log in ("new", "old")
+            paths_of("/ns", log).segment_path("logrecs_000000000000000001") for log in ("new", "old")
         )
         ours, theirs = (await store.get(of_old)).value, (await store.get(of_new)).value
         await store.put(of_old, theirs)
         with pytest.raises(dlog.DecryptionError, match="moved from another log"):
             await read_all(namespace, "old")
-        found = await namespace.verify_log("old")
+        found = await namespace.repair.verify("old")
         assert found.problem is not None
         assert "hash chain" in found.problem.evidence
         await store.put(of_old, ours)
-        assert (await namespace.verify_log("old")).is_sound
+        assert (await namespace.repair.verify("old")).is_sound
 
 
 async def rename_as_apache_does(store: MetadataStore, old: str, new: str) -> None:
@@ -152,7 +159,7 @@ async def test_plain_logs_that_apache_renamed_are_read_and_encrypted_ones_are_an
         for log in ("plain", "secret"):
             await rename_as_apache_does(opened.store, log, f"{log}-2")
         assert await read_all(plain.namespace, "plain-2") == [b"0"]
-        assert await plain.namespace.find_orphans(older_than=NOW) == []
+        assert await plain.namespace.repair.find_orphans(older_than=NOW) == []
         with pytest.raises(dlog.DecryptionError, match="another program has renamed the log"):
             await read_all(opened.namespace, "secret-2")
         await rename_as_apache_does(opened.store, "secret-2", "secret")
@@ -175,7 +182,7 @@ async def test_a_log_with_a_writer_is_refused_and_the_writer_goes_on(cluster: Di
 async def take_away(other: Opened, writer: dlog.LogWriter) -> None:
     """Rename the log of a writer whose lock is lost, and make another one of the old name."""
     await writer.append(b"0", txid=0)
-    lock = paths.lock_path("/ns", "old")
+    lock = paths_of("/ns", "old").lock_path
     (member,) = (await other.store.children(lock)).names
     await other.store.delete(f"{lock}/{member}")
     await other.namespace.rename_log("old", "new")
@@ -220,7 +227,7 @@ async def test_a_client_that_waits_for_the_lock_stops_the_rename(cluster: DictCl
                 if kind == "commit" and not begun:
                     begun.append(path)
                     nursery.start_soon(wait)
-                    while len((await other.store.children(paths.lock_path("/ns", "old"))).names) < 2:
+                    while len((await other.store.children(paths_of("/ns", "old").lock_path)).names) < 2:
                         await trio.lowlevel.checkpoint()
 
             opened.store.before = begin
@@ -298,10 +305,10 @@ async def test_an_existing_target_and_bad_names_are_refused(cluster: DictCluster
         with pytest.raises(dlog.LogExistsError, match="choose another new name"):
             await namespace.rename_log("old", "new")
         with pytest.raises(dlog.LogRenameError, match="its name already"):
-            await namespace.rename_log("old", "/old")
+            await namespace.rename_log("old", "old")
         with pytest.raises(dlog.LogNotFoundError):
             await namespace.rename_log("nothing", "something")
-        for bad in ("", ".x", "a b", "a//b", "a/"):
+        for bad in ("", ".x", "a b", "a//b", "a/", "/a"):
             with pytest.raises(dlog.InvalidLogNameError):
                 await namespace.rename_log("old", bad)
             with pytest.raises(dlog.InvalidLogNameError):
@@ -320,7 +327,7 @@ async def test_the_right_to_administer_both_names_is_needed(cluster: DictCluster
         await write_segments(namespace, "mine-1", 1)
         await write_segments(namespace, "theirs-1", 1)
         root = rule("*", Right.ADMIN, principal="root")
-        await namespace.set_policy(Policy((root, rule("mine*", Right.ADMIN), rule("theirs*", Right.WRITE))))
+        await namespace.policy.set(Policy((root, rule("mine*", Right.ADMIN), rule("theirs*", Right.WRITE))))
         for old, new in [("mine-1", "theirs-2"), ("theirs-1", "mine-2"), ("theirs-1", "theirs-2")]:
             with pytest.raises(dlog.AccessDeniedError, match="no right to admin"):
                 await namespace.rename_log(old, new)
@@ -332,29 +339,29 @@ async def test_rules_that_hold_for_one_of_the_names_only_refuse_the_rename(clust
         namespace = opened.namespace
         await write_segments(namespace, "secret", 1)
         all_logs = rule("*", Right.ADMIN)
-        await namespace.set_policy(Policy((all_logs, rule("secret", Right.READ, principal="boss"))))
+        await namespace.policy.set(Policy((all_logs, rule("secret", Right.READ, principal="boss"))))
         with pytest.raises(dlog.LogRenameError, match="'boss' on 'secret'"):
             await namespace.rename_log("secret", "public")
-        await namespace.set_policy(Policy((all_logs, rule("*c*", Right.READ, principal="boss"))))
+        await namespace.policy.set(Policy((all_logs, rule("*c*", Right.READ, principal="boss"))))
         await namespace.rename_log("secret", "public")
 
 
 async def test_denials_hold_after_a_rename_as_before(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened:
         namespace = opened.namespace
-        await namespace.enable_access_control()
+        await namespace.access.enable()
         await write_segments(namespace, "old", 1)
-        await namespace.set_access_control("old", frozenset({Denial.TRUNCATE}))
+        await namespace.access.set("old", frozenset({Denial.TRUNCATE}))
         for new in ("new", "shop/new"):
             with pytest.raises(dlog.LogRenameError, match="deny other operations"):
                 await namespace.rename_log("old", new)
         for denial in (Denial.DELETE, Denial.ACQUIRE):
             for log in ("old", "new"):
-                await namespace.set_access_control(log, frozenset({denial}))
+                await namespace.access.set(log, frozenset({denial}))
             with pytest.raises(dlog.AccessDeniedError, match=f"deny to {denial.name.lower()}"):
                 await namespace.rename_log("old", "new")
         for log in ("old", "new"):
-            await namespace.set_access_control(log, frozenset({Denial.TRUNCATE}))
+            await namespace.access.set(log, frozenset({Denial.TRUNCATE}))
         await namespace.rename_log("old", "new")
         with pytest.raises(dlog.AccessDeniedError):
             await namespace.truncate_log("new", dlog.DLSN(1, 0, 0))
@@ -376,27 +383,27 @@ async def test_a_log_that_is_or_was_promoted_is_refused_on_both_sides(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with open_world() as world, world.process("one") as namespace:
-        target = await namespace._open_target(TARGET)  # type: ignore[misc]
+        target = await target_of(namespace)
         copying = SourceRecord("1", TARGET, SourcePhase.COPYING)
-        await begin(namespace._store, namespace._path, LOG, copying)
+        await begin(namespace.context.nodes(LOG), copying)
         with pytest.raises(dlog.PromotionError, match="being promoted to"):
             await namespace.rename_log(LOG, "new")
-        await namespace.promote_log(LOG, TARGET)
-        with pytest.raises(dlog.LogPromotedError):
+        await namespace.promotion.promote(LOG, TARGET)
+        with pytest.raises(dlog.LogMovedError):
             await namespace.rename_log(LOG, "new")
-        with pytest.raises(dlog.LogRenameError, match="was promoted"):
+        with pytest.raises(dlog.LogRenameError, match="was moved"):
             await target.rename_log(LOG, "new")
         assert await records_of(namespace) == world.acknowledged
 
 
 async def test_a_promotion_brings_the_origin_along(autojump_clock: trio.testing.MockClock) -> None:
     async with open_world() as world, world.process("one") as namespace:
-        target = await namespace._open_target(TARGET)  # type: ignore[misc]
+        target = await target_of(namespace)
         await namespace.rename_log(LOG, "first")
         await write_segments(namespace, LOG, 1)
         for log, origin in [("first", LOG), (LOG, f"{LOG}<1>")]:
-            await namespace.promote_log(log, TARGET)
-            assert await read_origin(target._store, target._path, log) == origin
+            await namespace.promotion.promote(log, TARGET)
+            assert await read_origin(target.context.nodes(log)) == origin
         assert await records_of(namespace, "first") == world.acknowledged
 
 
@@ -411,10 +418,10 @@ async def test_no_ledger_of_a_renamed_log_is_an_orphan(cluster: DictCluster) -> 
         ids = await opened.client.ledger_ids()
         leaked = await opened.client.create(custom=LogMark("/ns", "old-4").custom)
         leaked.abandon()
-        found = await namespace.find_orphans(older_than=NOW)
+        found = await namespace.repair.find_orphans(older_than=NOW)
         assert [each.ledger_id for each in found] == [leaked.ledger_id]
         assert found[0].origin is OrphanOrigin.UNPROVEN
-        outcomes = await namespace.delete_orphans([*ids, leaked.ledger_id], older_than=NOW)
+        outcomes = await namespace.repair.delete_orphans([*ids, leaked.ledger_id], older_than=NOW)
         assert [each.ledger_id for each in outcomes if each.is_deleted] == [leaked.ledger_id]
         assert await read_all(namespace, "new-4") == [b"0", b"1", b"2"]
         assert await read_all(namespace, "old-4") == [b"7"]
@@ -427,7 +434,7 @@ async def test_a_log_that_is_renamed_before_the_last_look_of_a_deletion_keeps_it
     """A writer puts the ledger into its log after the search, and the log is renamed."""
     async with open_on(cluster) as opened, open_on(cluster) as other:
         await other.namespace.create_log("old")
-        metadata = await open_log(other.store, "/ns", "old")
+        metadata = await open_log(LogNodes(other.store, "/ns", "old"))
         handle = await other.client.create(custom=LogMark("/ns", "old").custom | metadata.allocation_stamp)
         handle.abandon()
         ledger_path = opened.client._context.catalog.path(handle.ledger_id)
@@ -438,8 +445,8 @@ async def test_a_log_that_is_renamed_before_the_last_look_of_a_deletion_keeps_it
                 return
             if path == ledger_path and steps[0] == "register":  # the search has read all logs
                 steps.pop(0)
-                await record_allocation(other.store, metadata, handle.ledger_id)
-            elif path == paths.allocation_path("/ns", "old") and steps == ["rename"]:
+                await record_allocation(metadata, handle.ledger_id)
+            elif path == paths_of("/ns", "old").allocation_path and steps == ["rename"]:
                 steps.pop(0)
                 begun_ms = wall_ms()
                 while wall_ms() == begun_ms:  # the next log has another time of creation
@@ -449,13 +456,13 @@ async def test_a_log_that_is_renamed_before_the_last_look_of_a_deletion_keeps_it
                     await other.namespace.create_log("old")
 
         opened.store.before = before
-        (outcome,) = await opened.namespace.delete_orphans([handle.ledger_id], older_than=NOW)
+        (outcome,) = await opened.namespace.repair.delete_orphans([handle.ledger_id], older_than=NOW)
         assert not steps
         assert (outcome.is_deleted, outcome.reason) == (
             False,
             "its log was created, deleted or renamed meanwhile; try again",
         )
-        assert (await open_log(other.store, "/ns", "new")).allocated_ledger_id == handle.ledger_id
+        assert (await open_log(LogNodes(other.store, "/ns", "new"))).allocated_ledger_id == handle.ledger_id
 
 
 @pytest.mark.slow

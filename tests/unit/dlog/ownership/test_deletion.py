@@ -1,5 +1,7 @@
 """Which ledgers a log may delete: its own, by the metadata store, whatever a caller says."""
 
+# covers: dlog/ownership/identity.py
+
 from __future__ import annotations
 
 import logging
@@ -13,13 +15,14 @@ from dlog.errors import LogUnavailableError
 from dlog.ownership import LedgerMark, MadeHere, NamedByLog, ReplacedAllocation, delete_ledger
 from ledger.digest import DigestType
 from ledger.errors import NoSuchLedgerError
-from namespace import paths
 from namespace.log_identity import new_log_id
+from namespace.log_nodes import LogNodes
 from namespace.logs import create_log, open_log
 from namespace.segment_nodes import complete_segment, list_segments, record_allocation, start_segment
 from namespace.segments.segment import LogSegment, encode_segment
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import Opened, open_on, read_all, write_segments
+from tests.fakes.log_paths import paths_of
 
 NS = "/ns"
 
@@ -47,14 +50,14 @@ async def exists(opened: Opened, ledger_id: int) -> bool:
 
 async def newest_ledger(opened: Opened, log: str) -> tuple[int, str]:
     """The ledger of a log's newest segment, and the name of the segment's node."""
-    segment = (await list_segments(opened.store, NS, log)).segments[-1]
+    segment = (await list_segments(LogNodes(opened.store, NS, log))).segments[-1]
     return segment.ledger_id, segment.name
 
 
 async def plant(opened: Opened, log: str, ledger_id: int) -> None:
     """Have the first segment of a log name another ledger."""
-    first = (await list_segments(opened.store, NS, log)).segments[0]
-    path = paths.segment_path(NS, log, first.name)
+    first = (await list_segments(LogNodes(opened.store, NS, log))).segments[0]
+    path = paths_of(NS, log).segment_path(first.name)
     await opened.store.put(path, encode_segment(attrs.evolve(first, ledger_id=ledger_id)))
 
 
@@ -62,7 +65,7 @@ async def test_a_ledger_that_a_segment_of_the_log_names_is_deleted(cluster: Dict
     async with open_on(cluster) as opened:
         await write_segments(opened.namespace, "log", 1)
         ledger_id, name = await newest_ledger(opened, "log")
-        claim = NamedByLog.as_segment(opened.store, NS, "log", name)
+        claim = NamedByLog.as_segment(LogNodes(opened.store, NS, "log"), name)
         assert await delete_ledger(opened.client, ledger_id, claim) is None
         assert not await exists(opened, ledger_id)
         assert await delete_ledger(opened.client, ledger_id, claim) is None, "it is gone already"
@@ -72,11 +75,11 @@ async def test_a_ledger_that_a_segment_of_the_log_names_is_deleted(cluster: Dict
 async def test_a_ledger_that_the_node_does_not_name_is_kept(cluster: DictCluster, node: str) -> None:
     async with open_on(cluster) as opened:
         await write_segments(opened.namespace, "log", 2)
-        ledger_id = (await list_segments(opened.store, NS, "log")).segments[0].ledger_id
+        ledger_id = (await list_segments(LogNodes(opened.store, NS, "log"))).segments[0].ledger_id
         if node == "other":
-            await opened.store.create(paths.segment_path(NS, "log", node), b"\xff")
+            await opened.store.create(paths_of(NS, "log").segment_path(node), b"\xff")
         reason = await delete_ledger(
-            opened.client, ledger_id, NamedByLog.as_segment(opened.store, NS, "log", node)
+            opened.client, ledger_id, NamedByLog.as_segment(LogNodes(opened.store, NS, "log"), node)
         )
         assert reason is not None
         assert "does not name it" in reason
@@ -99,34 +102,37 @@ async def test_a_ledger_of_another_log_is_kept_although_a_node_names_it(
         assert await read_all(opened.namespace, "secret") == [b"0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["purge", "retain", "allocation", "recovery", "repair"])
 async def test_no_step_of_a_log_deletes_a_ledger_of_another_log(cluster: DictCluster, step: str) -> None:
     async with open_on(cluster) as opened:
         namespace = opened.namespace
         await namespace.create_log("secret")
-        metadata = await open_log(opened.store, NS, "secret")
+        metadata = await open_log(LogNodes(opened.store, NS, "secret"))
         stolen = await new_ledger(opened, LedgerMark(NS, "secret", metadata.log_id).custom)
         await write_segments(namespace, "mine", 3)
         if step in ("purge", "retain"):
             await plant(opened, "mine", stolen)
             await namespace.truncate_log("mine", dlog.DLSN(3, 0, 0))
-            purged = await (namespace.purge_log("mine") if step == "purge" else namespace.retain_log("mine"))
+            purged = await (
+                namespace.purge_log("mine") if step == "purge" else namespace.retention.apply("mine")
+            )
             assert purged[0].ledger_id == stolen
         else:
-            mine = await open_log(opened.store, NS, "mine")
-            mine = await record_allocation(opened.store, mine, stolen)
+            mine = await open_log(LogNodes(opened.store, NS, "mine"))
+            mine = await record_allocation(mine, stolen)
             if step == "allocation":
                 await write_segments(namespace, "mine", 1, first=3)
             else:
                 segment = LogSegment(segment_seqno=4, ledger_id=stolen, first_txid=3)
-                await start_segment(opened.store, mine, segment)
+                await start_segment(mine, segment)
                 if step == "recovery":
-                    await namespace.recover_log("mine")
+                    await namespace.repair.recover("mine")
                 else:
-                    await namespace.repair_log("mine")
+                    await namespace.repair.apply("mine")
         assert await exists(opened, stolen)
         assert stolen not in [each.ledger_id for each in await namespace.segments("mine")]
-        assert (await namespace.check_log("mine")).is_consistent
+        assert (await namespace.repair.check("mine")).is_consistent
 
 
 @pytest.mark.parametrize(
@@ -138,13 +144,13 @@ async def test_ledgers_without_an_identity_are_purged_if_the_log_names_them(
     cluster: DictCluster, custom: dict[str, bytes] | None
 ) -> None:
     async with open_on(cluster) as opened:
-        await create_log(opened.store, NS, "log")  # as Apache does: without an identity
-        metadata = await open_log(opened.store, NS, "log")
+        await create_log(LogNodes(opened.store, NS, "log"))  # as Apache does: without an identity
+        metadata = await open_log(LogNodes(opened.store, NS, "log"))
         ledgers = []
         for seqno in range(1, 4):
             ledgers.append(await new_ledger(opened, custom, b"not read"))
             segment = LogSegment(segment_seqno=seqno, ledger_id=ledgers[-1], first_txid=seqno)
-            metadata = await start_segment(opened.store, metadata, segment)
+            metadata = await start_segment(metadata, segment)
             completed = segment.completed(
                 last_txid=seqno,
                 record_count=1,
@@ -153,7 +159,7 @@ async def test_ledgers_without_an_identity_are_purged_if_the_log_names_them(
                 completed_ms=1,
                 start_sequence_id=seqno - 1,
             )
-            metadata = await complete_segment(opened.store, metadata, segment, completed)
+            metadata = await complete_segment(metadata, segment, completed)
         await opened.namespace.truncate_log("log", dlog.DLSN(3, 0, 0))
         await opened.namespace.purge_log("log")
         assert await opened.client.ledger_ids() == ledgers[2:]
@@ -167,8 +173,8 @@ async def test_a_ledger_with_a_damaged_mark_is_kept(cluster: DictCluster) -> Non
         for custom in {"dlog.log": b"log"}, LedgerMark(NS, "log", "x" * 32).custom:
             kept = await new_ledger(opened, custom)
             await plant(opened, "log", kept)
-            name = (await list_segments(opened.store, NS, "log")).segments[0].name
-            claim = NamedByLog.as_segment(opened.store, NS, "log", name)
+            name = (await list_segments(LogNodes(opened.store, NS, "log"))).segments[0].name
+            claim = NamedByLog.as_segment(LogNodes(opened.store, NS, "log"), name)
             assert "does not parse" in (await delete_ledger(opened.client, kept, claim) or "")
             assert await exists(opened, kept)
 
@@ -186,11 +192,11 @@ async def test_metadata_that_do_not_parse_keep_the_ledger(cluster: DictCluster) 
 async def test_a_log_that_was_deleted_and_created_again_has_another_identity(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened:
         await write_segments(opened.namespace, "log", 1)
-        before = await open_log(opened.store, NS, "log")
+        before = await open_log(LogNodes(opened.store, NS, "log"))
         old = await new_ledger(opened, LedgerMark(NS, "log", before.log_id).custom)
         await opened.namespace.delete_log("log")
         await write_segments(opened.namespace, "log", 2)
-        assert (await open_log(opened.store, NS, "log")).log_id not in (None, before.log_id)
+        assert (await open_log(LogNodes(opened.store, NS, "log"))).log_id not in (None, before.log_id)
         await plant(opened, "log", old)
         await opened.namespace.delete_log("log")
         assert await opened.client.ledger_ids() == sorted({old, *await opened.client.ledger_ids()})
@@ -202,9 +208,9 @@ async def test_a_renamed_log_deletes_its_ledgers_and_the_next_log_of_its_name_do
 ) -> None:
     async with open_on(cluster) as opened:
         await write_segments(opened.namespace, "old", 3)
-        log_id = (await open_log(opened.store, NS, "old")).log_id
+        log_id = (await open_log(LogNodes(opened.store, NS, "old"))).log_id
         await opened.namespace.rename_log("old", "new")
-        assert (await open_log(opened.store, NS, "new")).log_id == log_id
+        assert (await open_log(LogNodes(opened.store, NS, "new"))).log_id == log_id
         await write_segments(opened.namespace, "old", 2, first=7)
         moved, _ = await newest_ledger(opened, "new")
         await plant(opened, "old", moved)
@@ -222,12 +228,12 @@ async def test_a_log_that_apache_renamed_gets_its_identity_back_from_its_ledgers
 ) -> None:
     async with open_on(cluster) as opened:
         await write_segments(opened.namespace, "log", 3)
-        log_id = (await open_log(opened.store, NS, "log")).log_id
-        await opened.store.put(paths.log_root_path(NS, "log"), b"")  # what Apache's library writes
+        log_id = (await open_log(LogNodes(opened.store, NS, "log"))).log_id
+        await opened.store.put(paths_of(NS, "log").root_path, b"")  # what Apache's library writes
         await opened.namespace.truncate_log("log", dlog.DLSN(2, 0, 0))
         assert len(await opened.namespace.purge_log("log")) == 1
         await write_segments(opened.namespace, "log", 1, first=3)
-        assert (await open_log(opened.store, NS, "log")).log_id == log_id
+        assert (await open_log(LogNodes(opened.store, NS, "log"))).log_id == log_id
         await opened.namespace.delete_log("log")
         assert await opened.client.ledger_ids() == []
 
@@ -236,17 +242,17 @@ async def test_a_log_without_identity_gets_one_with_its_first_ledger_and_no_writ
     cluster: DictCluster,
 ) -> None:
     async with open_on(cluster) as opened:
-        await create_log(opened.store, NS, "log")
+        await create_log(LogNodes(opened.store, NS, "log"))
         writes: list[str] = []
 
         async def before(kind: str, path: str) -> None:
-            if kind == "put" and path == paths.log_root_path(NS, "log"):
+            if kind == "put" and path == paths_of(NS, "log").root_path:
                 writes.append(path)
 
         opened.store.before = before
         await write_segments(opened.namespace, "log", 3)
         assert len(writes) == 1
-        log_id = (await open_log(opened.store, NS, "log")).log_id
+        log_id = (await open_log(LogNodes(opened.store, NS, "log"))).log_id
         for segment in await opened.namespace.segments("log"):
             custom = (await opened.client.metadata(segment.ledger_id)).custom
             assert LedgerMark.of(custom) == LedgerMark(NS, "log", log_id)
@@ -258,29 +264,29 @@ async def test_a_ledger_that_allocation_named_is_deleted_only_after_the_node_was
     cluster: DictCluster,
 ) -> None:
     async with open_on(cluster) as opened:
-        await create_log(opened.store, NS, "log")
+        await create_log(LogNodes(opened.store, NS, "log"))
         left = await new_ledger(opened)
-        before = await record_allocation(opened.store, await open_log(opened.store, NS, "log"), left)
-        claim = ReplacedAllocation(opened.store, before)
+        before = await record_allocation(await open_log(LogNodes(opened.store, NS, "log")), left)
+        claim = ReplacedAllocation(before)
         assert "was not written since" in (await delete_ledger(opened.client, left, claim) or "")
         other = await new_ledger(opened)
         assert "was not written since" in (await delete_ledger(opened.client, other, claim) or "")
-        await record_allocation(opened.store, before, other)
+        await record_allocation(before, other)
         assert "was not written since" in (await delete_ledger(opened.client, other, claim) or "")
         stray = await new_ledger(opened)
         assert "was not written since" in (await delete_ledger(opened.client, stray, claim) or "")
         assert await delete_ledger(opened.client, left, claim) is None
         assert await opened.client.ledger_ids() == [other, stray]
-        claim = ReplacedAllocation(opened.store, await open_log(opened.store, NS, "log"))
+        claim = ReplacedAllocation(await open_log(LogNodes(opened.store, NS, "log")))
         await opened.namespace.rename_log("log", "new")
         assert "was not written since" in (await delete_ledger(opened.client, other, claim) or "")
 
 
 async def test_an_allocated_ledger_is_deleted_with_its_log(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened:
-        await create_log(opened.store, NS, "log")
+        await create_log(LogNodes(opened.store, NS, "log"))
         left = await new_ledger(opened)
-        await record_allocation(opened.store, await open_log(opened.store, NS, "log"), left)
+        await record_allocation(await open_log(LogNodes(opened.store, NS, "log")), left)
         await opened.namespace.delete_log("log")
         assert not await exists(opened, left)
 

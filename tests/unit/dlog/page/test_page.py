@@ -1,5 +1,8 @@
 """The questions of the page, on a directory."""
 
+# covers: dlog/cli/operators/bookie/page_routes.py
+# covers: dlog/page/snapshots.py
+
 from __future__ import annotations
 
 import json

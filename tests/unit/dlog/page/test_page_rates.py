@@ -1,5 +1,7 @@
 """Rates between two looks at counters."""
 
+# covers: dlog/page/rates.py
+
 from __future__ import annotations
 
 from dlog.page.rates import Rates

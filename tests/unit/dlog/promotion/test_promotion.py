@@ -1,5 +1,12 @@
 """Promotions: what writers, readers, cursors and commands see, and what is refused."""
 
+# covers: dlog/promotion/calls.py
+# covers: dlog/promotion/location.py
+# covers: dlog/promotion/progress.py
+# covers: dlog/promotion/promoted_log.py
+# covers: dlog/promotion/promoter.py
+# covers: dlog/write/segment_copy.py
+
 from __future__ import annotations
 
 import logging
@@ -13,9 +20,10 @@ import trio.testing
 import dlog
 from dlog.ownership import LedgerMark
 from dlog.promotion import promoter
+from dlog.promotion.location import PromotableLocation
 from dlog.promotion.promoter import Promoter
 from dlog.promotion.record import TargetRecord
-from dlog.promotion.segment_copy import SegmentCopy
+from dlog.write.segment_copy import SegmentCopy
 from ledger.metadata_store.errors import ConnectionLostError
 from ledger.replication_asked import AskedReplication
 from namespace.logs import open_log
@@ -31,6 +39,9 @@ from tests.fakes.promotion_world import (
     Writes,
     open_world,
     records_of,
+    target_of,
+    with_config,
+    without_promotions,
 )
 
 
@@ -53,7 +64,7 @@ async def test_a_promotion_copies_onto_the_two_bookies_that_are_there(
         await world.target.start("b2:1")
         async with world.process("one") as namespace:
             with caplog.at_level(logging.WARNING, logger="dlog.write.full_ensemble"):
-                await namespace.promote_log(LOG, TARGET)
+                await namespace.promotion.promote(LOG, TARGET)
             assert await records_of(namespace) == world.acknowledged
             copied = [await client.metadata(each.ledger_id) for each in await namespace.segments(LOG)]
             assert len(copied) == 2
@@ -63,8 +74,8 @@ async def test_a_promotion_copies_onto_the_two_bookies_that_are_there(
             assert len(said) == len(copied)
             assert "log orders: segment 1 has only 2 of 3 bookies (" in said[0]
             await world.target.start("b3:1")
-            assert len(await namespace.heal_log(LOG)) == len(copied)
-            assert (await namespace.check_log(LOG)).findings == ()
+            assert len(await namespace.repair.heal(LOG)) == len(copied)
+            assert (await namespace.repair.check(LOG)).findings == ()
             assert await records_of(namespace) == world.acknowledged
 
 
@@ -73,7 +84,7 @@ async def test_an_idle_writer_follows_before_another_writer_gets_the_lock(
 ) -> None:
     async with open_world() as world, world.process("idle") as idle, world.process("other") as other:
         async with idle.open_writer(LOG) as writer:
-            await other.promote_log(LOG, TARGET)
+            await other.promotion.promote(LOG, TARGET)
             with pytest.raises(dlog.LogLockedError, match="idle"):
                 async with other.open_writer(LOG, lock_timeout_s=1):
                     pass
@@ -89,22 +100,22 @@ async def test_a_writer_that_slept_through_the_hand_over_writes_nothing_here(
 ) -> None:
     # As a process of a release without promotions: it knows the versions that it read, and its ledger.
     async with open_world() as world, world.process("old") as old, world.process("other") as other:
-        old._open_target = None
+        old = without_promotions(old)
         async with old.open_writer(LOG) as writer:
             await world.append(writer, 6)
-            await other.promote_log(LOG, TARGET)
+            await other.promotion.promote(LOG, TARGET)
             # One entry is in the ledger that the hand-over fenced; the next would be in a new segment.
             with pytest.raises(dlog.LogFencedError) as caught:
                 await writer.append(b"late")
             assert caught.value.outcome is dlog.RecordOutcome.NOT_WRITTEN
-        with pytest.raises(dlog.LogPromotedError, match="distributedlog://zk1/shop"):
+        with pytest.raises(dlog.LogMovedError, match="distributedlog://zk1/shop"):
             async with old.open_writer(LOG):
                 pass
-        with pytest.raises(dlog.LogPromotedError):
+        with pytest.raises(dlog.LogMovedError):
             await old.truncate_log(LOG, world.acknowledged[10][1])
-        with pytest.raises(dlog.LogPromotedError):
+        with pytest.raises(dlog.LogMovedError):
             await old.cursors(LOG).set("late", world.acknowledged[10][1])
-        with pytest.raises(dlog.LogPromotedError):
+        with pytest.raises(dlog.LogMovedError):
             await old.delete_log(LOG)
         assert await records_of(other) == world.acknowledged
         assert await records_of(old) == world.acknowledged, "what is here can still be read"
@@ -116,19 +127,21 @@ async def test_a_writer_does_not_write_behind_another_one_at_the_target(
     # Its process is stopped at the hand-over, and runs again when the other one has written.
     goes_on = trio.Event()
 
-    async def slow(name: str, timeout_s: float, config: dlog.WriterConfig) -> object:
+    follow = PromotableLocation.follow
+
+    async def slow(location: PromotableLocation, timeout_s: float, config: dlog.WriterConfig) -> object:
         await goes_on.wait()
-        return await dlog.Namespace._follow(first, name, timeout_s, config)
+        return await follow(location, timeout_s, config)
 
     async with open_world() as world, world.process("first") as first, world.process("other") as other:
-        monkeypatch.setattr(first, "_follow", slow)
+        monkeypatch.setattr(PromotableLocation, "follow", slow)
         async with first.open_writer(LOG) as writer:
             await world.append(writer, 1)
-            await other.promote_log(LOG, TARGET)
+            await other.promotion.promote(LOG, TARGET)
             async with other.open_writer(LOG) as second:
                 await world.append(second, 1)
             goes_on.set()
-            with pytest.raises(dlog.LogPromotedError, match="another writer has written"):
+            with pytest.raises(dlog.LogMovedError, match="another writer has written"):
                 await writer.append(b"late")
         assert await records_of(other) == world.acknowledged
 
@@ -139,7 +152,7 @@ async def test_the_writer_finishes_a_hand_over_whose_process_died(
     finish = Promoter._finish
 
     async def die(promoter: Promoter, target: TargetRecord) -> None:
-        if promoter._client_id == "promoter":
+        if promoter._source.client_id == "promoter":
             raise CrashError
         await finish(promoter, target)
 
@@ -148,7 +161,7 @@ async def test_the_writer_finishes_a_hand_over_whose_process_died(
             monkeypatch.setattr(Promoter, "_finish", die)
             async with world.process("promoter") as dying:
                 with pytest.raises(CrashError):
-                    await dying.promote_log(LOG, TARGET)
+                    await dying.promotion.promote(LOG, TARGET)
             await world.append(writer, 3)
         assert await world.sides_that_take_records() == [TARGET]
         assert await records_of(writing) == world.acknowledged
@@ -157,11 +170,11 @@ async def test_the_writer_finishes_a_hand_over_whose_process_died(
 async def test_every_call_on_the_old_uri_goes_to_the_target(autojump_clock: trio.testing.MockClock) -> None:
     async with open_world() as world, world.process("p") as namespace:
         before = await namespace.describe_log(LOG)
-        await namespace.change_properties(LOG, {"owner": "billing"})
-        await namespace.promote_log(LOG, TARGET)
-        assert (await namespace.properties(LOG)).values == {"owner": "billing"}
-        await namespace.change_properties(LOG, {"owner": "shop"})
-        assert (await namespace.properties(LOG)).values == {"owner": "shop"}
+        await namespace.properties.change(LOG, {"owner": "billing"})
+        await namespace.promotion.promote(LOG, TARGET)
+        assert (await namespace.properties.get(LOG)).values == {"owner": "billing"}
+        await namespace.properties.change(LOG, {"owner": "shop"})
+        assert (await namespace.properties.get(LOG)).values == {"owner": "shop"}
         after = await namespace.describe_log(LOG)
         assert attrs.evolve(after, segments=()) == attrs.evolve(before, segments=())
         assert await namespace.last_dlsn(LOG) == world.acknowledged[-1][1]
@@ -169,8 +182,8 @@ async def test_every_call_on_the_old_uri_goes_to_the_target(autojump_clock: trio
         await namespace.create_log(LOG, exist_ok=True)
         with pytest.raises(dlog.LogExistsError):
             await namespace.create_log(LOG)
-        await namespace.set_retention(LOG, None)
-        assert await namespace.retention(LOG) is None
+        await namespace.retention.set(LOG, None)
+        assert await namespace.retention.get(LOG) is None
         cursors = namespace.cursors(LOG)
         await cursors.set("new", world.acknowledged[7][1])
         assert [each.name for each in await cursors.list()] == ["billing", "new"]
@@ -186,24 +199,24 @@ async def test_the_copies_are_ledgers_of_the_log_at_the_target(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with open_world() as world, world.process("one") as namespace:
-        target = await namespace._open_target(TARGET)  # type: ignore[misc]
-        before = await open_log(namespace._store, namespace._path, LOG)
-        await namespace.promote_log(LOG, TARGET)
-        after = await open_log(target._store, target._path, LOG)
+        target = await target_of(namespace)
+        before = await open_log(namespace.context.nodes(LOG))
+        await namespace.promotion.promote(LOG, TARGET)
+        after = await open_log(target.context.nodes(LOG))
         assert after.log_id not in (None, before.log_id)
-        for segment in (await list_segments(target._store, target._path, LOG)).segments:
-            custom = (await target._client.metadata(segment.ledger_id)).custom
-            assert LedgerMark.of(custom) == LedgerMark(target._path, LOG, after.log_id)
+        for segment in (await list_segments(target.context.nodes(LOG))).segments:
+            custom = (await target.context.client.metadata(segment.ledger_id)).custom
+            assert LedgerMark.of(custom) == LedgerMark(target.context.path, LOG, after.log_id)
         assert await records_of(namespace) == world.acknowledged
         await target.delete_log(LOG)
-        assert await target._client.ledger_ids() == []
+        assert await target.context.client.ledger_ids() == []
 
 
 async def test_truncated_records_stay_truncated(autojump_clock: trio.testing.MockClock) -> None:
     async with open_world() as world, world.process("p") as namespace:
         left = await namespace.truncate_log(LOG, world.acknowledged[8][1])
         assert left == world.acknowledged[8][1]
-        await namespace.promote_log(LOG, TARGET)
+        await namespace.promotion.promote(LOG, TARGET)
         assert await records_of(namespace) == world.acknowledged[8:]
 
 
@@ -217,11 +230,11 @@ async def test_a_reader_whose_segments_are_purged_goes_on_in_the_copies(
         slow = dlog.ReaderConfig(
             read_bytes_max=1, read_ahead_bytes_max=1, retry_pause_s=0.01, relist_interval_s=1
         )
-        namespace.config = attrs.evolve(namespace.config, reader=slow)
+        namespace = with_config(namespace, reader=slow)
         async with namespace.open_reader(LOG) as reader:
             read = [(each.payload, each.dlsn) for _ in range(read_before) if (each := await anext(reader))]
-            await namespace.promote_log(LOG, TARGET)
-            assert await namespace.purge_promoted_log(LOG) > 0
+            await namespace.promotion.promote(LOG, TARGET)
+            assert await namespace.promotion.purge(LOG) > 0
             for bookie in world.source.bookies.values():
                 bookie.ledgers.clear()
             async with namespace.open_writer(LOG) as writer:
@@ -232,13 +245,14 @@ async def test_a_reader_whose_segments_are_purged_goes_on_in_the_copies(
         assert read == world.acknowledged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ledgers_there", [0, 7])
 async def test_a_reader_at_the_end_of_a_purged_segment_that_misses_its_close_goes_on_in_the_copy(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, ledgers_there: int
 ) -> None:
     """Its watch of the ledger is lost, so it still waits for more entries when the list has changed."""
     async with open_world(ledgers_there=ledgers_there) as world, world.process("p") as namespace:
-        namespace.config = attrs.evolve(namespace.config, reader=dlog.ReaderConfig(relist_interval_s=1))
+        namespace = with_config(namespace, reader=dlog.ReaderConfig(relist_interval_s=1))
         async with namespace.open_writer(LOG) as writer:
             await world.append(writer, 3)
             async with namespace.open_reader(LOG) as reader:
@@ -246,8 +260,8 @@ async def test_a_reader_at_the_end_of_a_purged_segment_that_misses_its_close_goe
                 for handle in list(vars(reader._ahead._log)["_opened_here"]):
                     monkeypatch.setattr(handle, "_update", lambda found: None)
                 await writer.aclose()
-                await namespace.promote_log(LOG, TARGET)
-                assert await namespace.purge_promoted_log(LOG) > 0
+                await namespace.promotion.promote(LOG, TARGET)
+                assert await namespace.promotion.purge(LOG) > 0
                 async with namespace.open_writer(LOG) as follower:
                     await world.append(follower, 5)
                 with trio.fail_after(600):
@@ -282,11 +296,11 @@ async def test_a_copy_that_differs_is_refused_and_the_log_stays(
         with monkeypatch.context() as patched:
             patched.setattr(SegmentCopy, "copy_up_to", damaged)
             with pytest.raises(dlog.CorruptLogError, match="digests"):
-                await namespace.promote_log(LOG, TARGET)
+                await namespace.promotion.promote(LOG, TARGET)
         assert await world.sides_that_take_records() == [SOURCE]
         async with namespace.open_writer(LOG) as writer:
             await world.append(writer, 1)
-        await namespace.promote_log(LOG)
+        await namespace.promotion.promote(LOG)
         assert await records_of(namespace) == world.acknowledged
 
 
@@ -295,13 +309,13 @@ async def test_the_segments_here_are_deleted_only_if_the_target_has_them(
 ) -> None:
     async with open_world() as world, world.process("p") as namespace:
         with pytest.raises(dlog.PromotionError, match="not promoted"):
-            await namespace.purge_promoted_log(LOG)
-        await namespace.promote_log(LOG, TARGET)
+            await namespace.promotion.purge(LOG)
+        await namespace.promotion.promote(LOG, TARGET)
         there = (await namespace.segments(LOG))[0]
         async with world.target.client() as client:
             await client.delete(there.ledger_id)
         with pytest.raises((dlog.CorruptLogError, dlog.LogUnavailableError)):
-            await namespace.purge_promoted_log(LOG)
+            await namespace.promotion.purge(LOG)
         async with world.source.client() as client:
             assert len(await client.ledger_ids()) > 0, "nothing was deleted"
 
@@ -310,12 +324,11 @@ async def test_a_log_of_the_same_name_at_the_target_is_left_alone(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with open_world() as world, world.process("p") as namespace:
-        assert namespace._open_target is not None
-        target = await namespace._open_target(TARGET)
+        target = await target_of(namespace)
         await target.create_log(LOG)
         with pytest.raises(dlog.LogExistsError):
-            await namespace.promote_log(LOG, TARGET)
-        assert await namespace.promotion(LOG) is None
+            await namespace.promotion.promote(LOG, TARGET)
+        assert await namespace.promotion.status(LOG) is None
         async with namespace.open_writer(LOG) as writer:
             await world.append(writer, 1)
 
@@ -326,17 +339,16 @@ async def test_the_target_takes_no_change_before_the_hand_over(
     async with open_world() as world:
         try:
             async with world.process("promoter", Writes(crash_after=8)) as namespace:
-                await namespace.promote_log(LOG, TARGET)
+                await namespace.promotion.promote(LOG, TARGET)
         except* CrashError:
             pass
         async with world.process("p") as namespace:
-            assert namespace._open_target is not None
-            target = await namespace._open_target(TARGET)
+            target = await target_of(namespace)
             for refused in (
                 target.create_log(LOG, exist_ok=True),
                 target.truncate_log(LOG, world.acknowledged[3][1]),
                 target.delete_log(LOG),
-                target.repair_log(LOG),
+                target.repair.apply(LOG),
                 target.cursors(LOG).set("c", world.acknowledged[3][1]),
                 namespace.delete_log(LOG),
             ):
@@ -346,7 +358,7 @@ async def test_the_target_takes_no_change_before_the_hand_over(
                 async with target.open_writer(LOG):
                     pass
             with pytest.raises(dlog.PromotionError, match="already"):
-                await namespace.promote_log(LOG, "distributedlog://zk1/elsewhere")
+                await namespace.promotion.promote(LOG, "distributedlog://zk1/elsewhere")
             assert world.acknowledged[: len(await records_of(target))] == await records_of(target)
 
 
@@ -355,15 +367,14 @@ async def test_policies_must_agree(autojump_clock: trio.testing.MockClock) -> No
     rules = b'{"version":1,"rules":[{"principal":"p","logs":"*","rights":["read","write","admin"]}]}'
 
     async with open_world() as world, world.process("p") as namespace:
-        await namespace.set_policy(parse_policy(rules))
-        assert namespace._open_target is not None
-        target = await namespace._open_target(TARGET)
+        await namespace.policy.set(parse_policy(rules))
+        target = await target_of(namespace)
         await target.create_log("another")
         with pytest.raises(dlog.ConfigError, match="keep-target-policy"):
-            await namespace.promote_log(LOG, TARGET)
-        assert await namespace.promotion(LOG) is None
-        await namespace.promote_log(LOG, TARGET, keep_target_policy=True)
-        assert await target.policy() is None
+            await namespace.promotion.promote(LOG, TARGET)
+        assert await namespace.promotion.status(LOG) is None
+        await namespace.promotion.promote(LOG, TARGET, keep_target_policy=True)
+        assert await target.policy.get() is None
 
 
 @pytest.mark.slow
@@ -371,10 +382,10 @@ async def test_the_policy_is_taken_along_to_an_empty_target(autojump_clock: trio
     rules = b'{"version":1,"rules":[{"principal":"p","logs":"*","rights":["read","write","admin"]}]}'
 
     async with open_world() as world, world.process("p") as namespace, world.process("other") as other:
-        await namespace.set_policy(parse_policy(rules))
+        await namespace.policy.set(parse_policy(rules))
         with pytest.raises(dlog.AccessDeniedError):
-            await other.promote_log(LOG, TARGET)
-        await namespace.promote_log(LOG, TARGET)
+            await other.promotion.promote(LOG, TARGET)
+        await namespace.promotion.promote(LOG, TARGET)
         with pytest.raises(dlog.AccessDeniedError):
             await other.truncate_log(LOG, world.acknowledged[3][1])
 
@@ -382,12 +393,12 @@ async def test_the_policy_is_taken_along_to_an_empty_target(autojump_clock: trio
 @pytest.mark.slow
 async def test_snappy_is_refused_where_java_reads(autojump_clock: trio.testing.MockClock) -> None:
     async with open_world() as world, world.process("p") as namespace:
-        namespace.config = attrs.evolve(namespace.config, compression=dlog.Compression.SNAPPY)
+        namespace = with_config(namespace, compression=dlog.Compression.SNAPPY)
         async with namespace.open_writer(LOG, config=SMALL_SEGMENTS) as writer:
             await writer.append(b"a" * 1000)
         with pytest.raises(dlog.ConfigError, match="Snappy"):
-            await namespace.promote_log(LOG, TARGET)
-        await namespace.undo_promotion(LOG)
+            await namespace.promotion.promote(LOG, TARGET)
+        await namespace.promotion.undo(LOG)
         assert await world.sides_that_take_records() == [SOURCE]
 
 
@@ -402,12 +413,11 @@ async def test_large_records_are_copied_in_their_parts_but_not_to_where_java_rea
             world.acknowledged.append((payload, await writer.append(payload)))
             await world.append(writer, 3)
         with pytest.raises(dlog.ConfigError, match="part of a large record"):
-            await namespace.promote_log(LOG, TARGET)
-        assert namespace._open_target is not None
-        target = await namespace._open_target(TARGET)
-        target.config = attrs.evolve(target.config, shared_with_java=False)
-        await namespace.promote_log(LOG)
-        assert await records_of(namespace) == world.acknowledged
+            await namespace.promotion.promote(LOG, TARGET)
+        world.config_there = attrs.evolve(world.config_there, shared_with_java=False)
+        async with world.process("other") as other:
+            await other.promotion.promote(LOG)
+            assert await records_of(other) == world.acknowledged
 
 
 @pytest.mark.slow
@@ -416,23 +426,20 @@ async def test_encrypted_and_chained_records_are_copied_as_they_are(
     autojump_clock: trio.testing.MockClock, *, hash_chain: bool
 ) -> None:
     keys = OneKey()
-    async with open_world() as world, world.process("p") as namespace:
+    reader = attrs.evolve(CONFIG.reader, encryption=keys)
+    there = attrs.evolve(CONFIG, reader=reader)
+    async with open_world(there=there) as world, world.process("p") as namespace:
         log = "secret"
         config = attrs.evolve(SMALL_SEGMENTS, encryption=keys, hash_chain=hash_chain)
-        namespace.config = attrs.evolve(
-            namespace.config, reader=attrs.evolve(namespace.config.reader, encryption=keys)
-        )
-        assert namespace._open_target is not None
-        target = await namespace._open_target(TARGET)
-        target.config = attrs.evolve(target.config, reader=namespace.config.reader)
+        namespace = with_config(namespace, reader=reader)
         async with namespace.open_writer(log, create=True, config=config) as writer:
             dlsns = [await writer.append(b"%d" % number) for number in range(20)]
-            before = await namespace.verify_log(log)
-            await namespace.promote_log(log, TARGET)
+            before = await namespace.repair.verify(log)
+            await namespace.promotion.promote(log, TARGET)
             dlsns += [await writer.append(b"%d" % number) for number in range(20, 40)]
         expected = [(b"%d" % number, dlsn) for number, dlsn in enumerate(dlsns)]
         assert await records_of(namespace, log) == expected
-        found = await namespace.verify_log(log, expect_head=before.head if hash_chain else None)
+        found = await namespace.repair.verify(log, expect_head=before.head if hash_chain else None)
         assert found.is_sound
         assert found.chained_records == (40 if hash_chain else 0)
 
@@ -446,36 +453,35 @@ async def test_a_promoted_log_keeps_its_hash_chain_and_its_identity(
         ) as writer:
             await writer.append(b"before")
         identity = await namespace.log_identity(LOG)
-        await namespace.promote_log(LOG, TARGET)
+        await namespace.promotion.promote(LOG, TARGET)
         assert await namespace.log_identity(LOG) == identity
         async with namespace.open_writer(LOG, config=SMALL_SEGMENTS) as writer:
             await writer.append(b"after")
-        found = await namespace.verify_log(LOG)
+        found = await namespace.repair.verify(LOG)
         assert (found.is_sound, found.chained_records) == (True, 2)
 
 
 async def test_only_logs_of_a_directory_are_promoted(autojump_clock: trio.testing.MockClock) -> None:
     async with open_world() as world, world.process("p") as namespace:
-        assert namespace._open_target is not None
-        target = await namespace._open_target(TARGET)
+        target = await target_of(namespace)
         with pytest.raises(dlog.ConfigError, match="directory"):
-            await target.promote_log(LOG, SOURCE)
+            await target.promotion.promote(LOG, SOURCE)
         with pytest.raises(dlog.ConfigError, match="itself"):
-            await namespace.promote_log(LOG, SOURCE)
+            await namespace.promotion.promote(LOG, SOURCE)
         with pytest.raises(dlog.PromotionError, match="--to"):
-            await namespace.promote_log(LOG)
+            await namespace.promotion.promote(LOG)
         with pytest.raises(dlog.LogNotFoundError):
-            await namespace.promote_log("absent", TARGET)
+            await namespace.promotion.promote("absent", TARGET)
         with pytest.raises(dlog.PromotionError, match="nothing to undo"):
-            await namespace.undo_promotion(LOG)
+            await namespace.promotion.undo(LOG)
 
 
 @pytest.mark.slow
 async def test_two_processes_do_not_promote_one_log_at_once(autojump_clock: trio.testing.MockClock) -> None:
     async with open_world() as world, world.process("p") as one, world.process("q") as other:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(one.promote_log, LOG, TARGET)
-            nursery.start_soon(other.promote_log, LOG, TARGET)
+            nursery.start_soon(one.promotion.promote, LOG, TARGET)
+            nursery.start_soon(other.promotion.promote, LOG, TARGET)
         assert await records_of(one) == world.acknowledged
 
 
@@ -490,9 +496,9 @@ async def test_the_state_of_a_promotion_is_told_when_a_lost_store_comes_back(
         return await list_segments(*arguments, **options)
 
     async with open_world() as world, world.process("p") as namespace:
-        await namespace.promote_log(LOG, TARGET)
+        await namespace.promotion.promote(LOG, TARGET)
         monkeypatch.setattr(promoter, "list_segments", list_after_losses)
-        status = await namespace.promotion(LOG)
+        status = await namespace.promotion.status(LOG)
     assert status is not None
     assert (status.takes_records, lost) == (TARGET, [])
 
@@ -506,7 +512,7 @@ async def test_a_record_that_is_gone_at_the_end_is_an_error_of_the_promotion(
     async with open_world() as world, world.process("p") as namespace:
         monkeypatch.setattr(promoter.Promoter, "status", gone)  # another process has just deleted the log
         with pytest.raises(dlog.PromotionError, match=r"its record is gone"):
-            await namespace.promote_log(LOG, TARGET)
+            await namespace.promotion.promote(LOG, TARGET)
 
 
 async def test_promoting_needs_the_right_to_administer_the_log_on_both_sides(
@@ -517,27 +523,26 @@ async def test_promoting_needs_the_right_to_administer_the_log_on_both_sides(
         return parse_policy('{"version":1,"rules":[' + text % right + "]}")
 
     async with open_world() as world, world.process("p") as namespace, world.process("q") as root:
-        assert root._open_target is not None
-        target = await root._open_target(TARGET)
-        await root.set_policy(rules("write"))
-        for call in (namespace.promote_log(LOG, TARGET), namespace.undo_promotion(LOG, TARGET)):
+        target = await target_of(root)
+        await root.policy.set(rules("write"))
+        for call in (namespace.promotion.promote(LOG, TARGET), namespace.promotion.undo(LOG, TARGET)):
             with pytest.raises(dlog.AccessDeniedError, match="no right to admin"):
                 await call
-        await root.set_policy(rules("admin"))
-        await target.set_policy(rules("write"))
+        await root.policy.set(rules("admin"))
+        await target.policy.set(rules("write"))
         for call in (
-            namespace.promote_log(LOG, TARGET, keep_target_policy=True),
-            namespace.undo_promotion(LOG, TARGET),
+            namespace.promotion.promote(LOG, TARGET, keep_target_policy=True),
+            namespace.promotion.undo(LOG, TARGET),
         ):
             with pytest.raises(dlog.AccessDeniedError, match="no right to admin"):
                 await call
-        assert await namespace.promotion(LOG) is None
+        assert await namespace.promotion.status(LOG) is None
         assert not await target.log_exists(LOG)
-        await target.set_policy(rules("admin"))
-        await namespace.promote_log(LOG, TARGET)
-        await root.set_policy(rules("read"))
-        await target.set_policy(rules("read"))
-        status = await namespace.promotion(LOG)  # looking needs no more
+        await target.policy.set(rules("admin"))
+        await namespace.promotion.promote(LOG, TARGET)
+        await root.policy.set(rules("read"))
+        await target.policy.set(rules("read"))
+        status = await namespace.promotion.status(LOG)  # looking needs no more
         assert status is not None
         with pytest.raises(dlog.AccessDeniedError, match="no right to admin"):
-            await namespace.purge_promoted_log(LOG)
+            await namespace.promotion.purge(LOG)

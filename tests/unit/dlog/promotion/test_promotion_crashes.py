@@ -19,6 +19,7 @@ from tests.fakes.promotion_world import (
     PromotionWorld,
     Writes,
     open_world,
+    record_of,
     records_of,
 )
 
@@ -66,7 +67,7 @@ async def crashed(world: PromotionWorld, writes: Writes) -> bool:
     """Promote in a process of its own; True if it crashed."""
     try:
         async with world.process("promoter", writes) as namespace:
-            await namespace.promote_log(LOG, TARGET)
+            await namespace.promotion.promote(LOG, TARGET)
     except* CrashError:
         pass
     return writes.is_dead
@@ -75,16 +76,16 @@ async def crashed(world: PromotionWorld, writes: Writes) -> bool:
 async def check_promoted(world: PromotionWorld) -> None:
     assert await world.sides_that_take_records() == [TARGET]
     async with world.process("last") as namespace:
-        status = await namespace.promotion(LOG)
+        status = await namespace.promotion.status(LOG)
         assert status is not None
         assert (status.phase, status.takes_records) == ("done", TARGET)
         assert await records_of(namespace) == world.acknowledged
-        assert (await namespace.verify_log(LOG)).is_sound
+        assert (await namespace.repair.verify(LOG)).is_sound
         billing = await namespace.cursors(LOG).get("billing")
         assert billing is not None
         assert billing.position == world.acknowledged[5][1]
-        assert await namespace.retention(LOG) == dlog.Retention(age_s=86_400)
-        await namespace.purge_promoted_log(LOG)
+        assert await namespace.retention.get(LOG) == dlog.Retention(age_s=86_400)
+        await namespace.promotion.purge(LOG)
         assert await records_of(namespace) == world.acknowledged
     # A crash between the creation of a ledger and the note of its id leaves an empty ledger, as for any
     # writer; `dlog ledger` commands find it by its log.
@@ -102,9 +103,9 @@ async def ledgers_in(world: PromotionWorld, uri: str) -> list[int]:
 async def segments_after(world: PromotionWorld) -> int:
     """Segments that were begun at the target."""
     async with world.process("counter") as namespace:
-        status = await namespace.promotion(LOG)
+        status = await namespace.promotion.status(LOG)
         assert status is not None
-        record = await namespace._promotion(LOG)
+        record = await record_of(namespace)
         assert record is not None
         return sum(each.segment_seqno > record.last_seqno for each in await namespace.segments(LOG))
 
@@ -114,7 +115,7 @@ async def test_a_log_is_promoted_while_it_is_written_and_read(autojump_clock: tr
         async with at_work(world) as work:
             async with world.process("promoter") as namespace, trio.open_nursery() as nursery:
                 nursery.start_soon(world.append, work.writer, 10)
-                await namespace.promote_log(LOG, TARGET)
+                await namespace.promotion.promote(LOG, TARGET)
             await world.append(work.writer, 10)
         await check_promoted(world)
 
@@ -132,10 +133,10 @@ async def test_a_promotion_that_crashed_at_any_write_is_resumed(
                     nursery.start_soon(world.append, work.writer, 4)
                     if was_crashed:
                         async with world.process("second") as namespace:
-                            if await namespace.promotion(LOG) is None:
-                                await namespace.promote_log(LOG, TARGET)
+                            if await namespace.promotion.status(LOG) is None:
+                                await namespace.promotion.promote(LOG, TARGET)
                             else:
-                                await namespace.promote_log(LOG)
+                                await namespace.promotion.promote(LOG)
                 await world.append(work.writer, 4)
             await check_promoted(world)
         if writes.count < number:
@@ -156,13 +157,13 @@ async def test_a_promotion_that_crashed_at_any_write_is_undone_or_complete(
                 await crashed(world, writes := Writes(crash_after=number))
                 async with world.process("second") as other:
                     try:
-                        if await other.promotion(LOG) is not None:
-                            await other.undo_promotion(LOG)
+                        if await other.promotion.status(LOG) is not None:
+                            await other.promotion.undo(LOG)
                         undone += 1
                         expected = SOURCE
                     except dlog.PromotionError:
                         kept += 1
-                        await other.promote_log(LOG)
+                        await other.promotion.promote(LOG)
                         expected = TARGET
             async with world.process("third") as namespace:
                 assert await world.sides_that_take_records() == [expected]
@@ -173,9 +174,9 @@ async def test_a_promotion_that_crashed_at_any_write_is_undone_or_complete(
                 assert billing is not None
                 assert billing.position == world.acknowledged[5][1]
                 if expected == SOURCE:
-                    assert await namespace.promotion(LOG) is None
+                    assert await namespace.promotion.status(LOG) is None
                     assert len(await ledgers_in(world, TARGET)) <= ORPHANS_MAX, "no copy is left"
-                    await namespace.promote_log(LOG, TARGET)
+                    await namespace.promotion.promote(LOG, TARGET)
             await check_promoted(world)
         if writes.count < number:
             assert kept >= 2, "the target was open, and the source knew it or did not"
@@ -193,13 +194,13 @@ async def test_undoing_that_crashed_at_any_write_is_continued(autojump_clock: tr
             writes = Writes(crash_after=number)
             try:
                 async with world.process("undoer", writes) as namespace:
-                    await namespace.undo_promotion(LOG)
+                    await namespace.promotion.undo(LOG)
             except* CrashError:
                 pass
             assert len(await world.sides_that_take_records()) <= 1
             async with world.process("second") as namespace:
-                if await namespace.promotion(LOG) is not None:
-                    await namespace.undo_promotion(LOG)
+                if await namespace.promotion.status(LOG) is not None:
+                    await namespace.promotion.undo(LOG)
                 assert await world.sides_that_take_records() == [SOURCE]
                 assert len(await ledgers_in(world, TARGET)) <= ORPHANS_MAX
                 async with namespace.open_writer(LOG) as writer:
@@ -217,7 +218,7 @@ async def test_a_lost_reply_to_any_write_changes_nothing(autojump_clock: trio.te
         async with open_world() as world:
             writes = Writes(lose_reply_of=number)
             async with world.process("promoter", writes) as namespace:
-                await namespace.promote_log(LOG, TARGET)
+                await namespace.promotion.promote(LOG, TARGET)
             await check_promoted(world)
         if writes.count < number:
             assert number > 15

@@ -1,5 +1,7 @@
 """The stored records of a promotion."""
 
+# covers: dlog/promotion/record.py
+
 from __future__ import annotations
 
 import pytest

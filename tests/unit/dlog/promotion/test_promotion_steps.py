@@ -1,5 +1,7 @@
 """The order of the steps of a promotion: every state of both sides, and every crash between two steps."""
 
+# covers: dlog/promotion/steps.py
+
 from __future__ import annotations
 
 import attrs

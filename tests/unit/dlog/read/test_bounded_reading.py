@@ -10,8 +10,8 @@ import dlog
 from dlog.format.compression import Compression
 from dlog.format.envelope import ENVELOPE_HEADER, seal_envelope
 from dlog.format.record import FLAG_RECORD_SET, encode_record, encode_records
-from dlog.format.record_set import encode_record_set
 from tests.fakes.log_by_hand import open_log
+from tests.fakes.record_sets import encode_record_set
 
 MIB = 1024 * 1024
 

@@ -24,11 +24,11 @@ from dlog.format.record import (
     encode_record,
     encode_records,
 )
-from dlog.format.record_set import encode_record_set
 from dlog.read.columns import RecordRun, plain_run, runs_of
 from dlog.read.record_batch import RecordBatch
 from dlog.read.segment_reader import SegmentReader
 from namespace.dlsn import DLSN
+from tests.fakes.record_sets import encode_record_set
 from tests.strategies import SEEDS
 
 

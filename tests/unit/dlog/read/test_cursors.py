@@ -1,5 +1,8 @@
 """Cursors: a reader continues where the last one committed, and never commits over another's position."""
 
+# covers: dlog/operations/retention.py
+# covers: dlog/read/entries.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -33,6 +36,7 @@ async def take(reader: dlog.LogReader, count: int) -> list[bytes]:
     return [(await anext(reader)).payload for _ in range(count)]
 
 
+@pytest.mark.slow
 async def test_a_reader_continues_behind_the_last_commit(namespace: dlog.Namespace) -> None:
     dlsns = await write(namespace, 3, 3)
     async with namespace.open_reader("log", cursor="billing") as reader:
@@ -53,6 +57,7 @@ async def test_a_reader_continues_behind_the_last_commit(namespace: dlog.Namespa
         assert len([record async for record in reader]) == 6
 
 
+@pytest.mark.slow
 async def test_a_commit_only_moves_forward_and_only_over_returned_records(namespace: dlog.Namespace) -> None:
     dlsns = await write(namespace, 4)
     async with namespace.open_reader("log", cursor="billing") as reader:
@@ -72,6 +77,7 @@ async def test_a_commit_only_moves_forward_and_only_over_returned_records(namesp
             await reader.commit()
 
 
+@pytest.mark.slow
 async def test_nothing_is_committed_for_a_log_without_records(namespace: dlog.Namespace) -> None:
     await namespace.create_log("log")
     async with namespace.open_reader("log", cursor="billing") as reader:
@@ -79,6 +85,7 @@ async def test_nothing_is_committed_for_a_log_without_records(namespace: dlog.Na
     assert await namespace.cursors("log").list() == []
 
 
+@pytest.mark.slow
 async def test_of_two_readers_with_one_cursor_the_slower_one_gets_a_conflict(
     namespace: dlog.Namespace,
 ) -> None:
@@ -105,6 +112,7 @@ async def test_of_two_readers_with_one_cursor_the_slower_one_gets_a_conflict(
     assert (found.position, found.version) == (DLSN(1, 0, 0), moved.version + 1)
 
 
+@pytest.mark.slow
 async def test_counts_and_lags_agree_with_reading(namespace: dlog.Namespace) -> None:
     dlsns = await write(namespace, 1, 4, 2)
     async with namespace.open_writer("log") as log:
@@ -119,6 +127,7 @@ async def test_counts_and_lags_agree_with_reading(namespace: dlog.Namespace) -> 
         assert await namespace.count_records("log", start=dlsns[-1].next_segment()) == 0
 
 
+@pytest.mark.slow
 async def test_counts_between_two_positions_agree_with_reading(namespace: dlog.Namespace) -> None:
     dlsns = await write(namespace, 1, 4, 2)
     async with namespace.open_writer("log") as log:
@@ -132,6 +141,7 @@ async def test_counts_between_two_positions_agree_with_reading(namespace: dlog.N
         assert await namespace.count_records("log", end=DLSN(0, 0, 0)) == 0
 
 
+@pytest.mark.slow
 async def test_cursors_are_listed_set_and_deleted(namespace: dlog.Namespace) -> None:
     dlsns = await write(namespace, 2)
     cursors = namespace.cursors("log")
@@ -150,6 +160,7 @@ async def test_cursors_are_listed_set_and_deleted(namespace: dlog.Namespace) -> 
         await namespace.cursors("other").list()
 
 
+@pytest.mark.slow
 async def test_a_cursor_is_not_set_to_a_truncated_position(namespace: dlog.Namespace) -> None:
     dlsns = await write(namespace, 1, 1, 1)
     await namespace.truncate_log("log", dlsns[2])
@@ -158,6 +169,7 @@ async def test_a_cursor_is_not_set_to_a_truncated_position(namespace: dlog.Names
     assert await namespace.cursors("log").list() == []
 
 
+@pytest.mark.slow
 async def test_a_principal_moves_only_cursors_that_its_rule_names(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}"
     async with dlog.open_namespace(uri) as namespace:
@@ -167,7 +179,7 @@ async def test_a_principal_moves_only_cursors_that_its_rule_names(tmp_path: Path
             Rule(namespace.principal, "log", frozenset({Right.COMMIT}), "bill*"),
             Rule("x", "*", frozenset({Right.ADMIN})),
         )
-        await namespace.set_policy(Policy(rules))
+        await namespace.policy.set(Policy(rules))
         cursors = namespace.cursors("log")
         async with namespace.open_reader("log", cursor="billing") as reader:
             await take(reader, 1)
@@ -184,11 +196,12 @@ async def test_a_principal_moves_only_cursors_that_its_rule_names(tmp_path: Path
         assert await cursors.set("bills", DLSN(1, 0, 0))
         assert await cursors.delete("bills")
         with pytest.raises(dlog.AccessDeniedError):
-            await namespace.set_retention("log", dlog.Retention(age_s=1))
+            await namespace.retention.set("log", dlog.Retention(age_s=1))
         with pytest.raises(dlog.AccessDeniedError):
-            await namespace.retain_log("log")
+            await namespace.retention.apply("log")
 
 
+@pytest.mark.slow
 def test_the_blocking_reader_commits_what_it_returned_not_what_it_fetched(tmp_path: Path) -> None:
     with dlog.blocking.open_namespace(f"file://{tmp_path}") as namespace:
         with namespace.open_writer("log", create=True) as log:
@@ -208,6 +221,6 @@ def test_the_blocking_reader_commits_what_it_returned_not_what_it_fetched(tmp_pa
         assert cursors.set("billing", dlsns[0]).position == dlsns[0]
         assert cursors.delete("billing")
         rule = dlog.Retention(size_bytes=1)
-        namespace.set_retention("log", rule)
-        assert namespace.retention("log") == rule
-        assert namespace.retain_log("log") == []
+        namespace.retention.set("log", rule)
+        assert namespace.retention.get("log") == rule
+        assert namespace.retention.apply("log") == []

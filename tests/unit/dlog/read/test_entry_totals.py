@@ -20,6 +20,7 @@ async def written(namespace: dlog.Namespace, count: int, *, first_txid: int) -> 
         return positions
 
 
+@pytest.mark.slow
 async def test_totals_count_the_records_and_bytes_through_each_entry(tmp_path: Path) -> None:
     async with dlog.open_namespace(f"file://{tmp_path}", config=SMALL) as namespace:
         positions = await written(namespace, 40, first_txid=100)
@@ -38,6 +39,7 @@ async def test_totals_count_the_records_and_bytes_through_each_entry(tmp_path: P
             before[segment] = total.size_bytes
 
 
+@pytest.mark.slow
 async def test_an_entry_that_is_not_there_has_no_totals(tmp_path: Path) -> None:
     async with dlog.open_namespace(f"file://{tmp_path}", config=SMALL) as namespace:
         await written(namespace, 5, first_txid=1)

@@ -1,5 +1,7 @@
 """Checking entries on all of their replicas: each fault is found, and named with its bookie."""
 
+# covers: ledger/read/replica_check.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -53,7 +55,9 @@ class Segment:
         return [bookie for bookie in self.bookies if entry_id in self.entries(bookie)]
 
     async def verify(self, first: int = 0, last: int | None = None) -> EntryVerification:
-        return await self.opened.namespace.verify_entries("log", 1, first_entry_id=first, last_entry_id=last)
+        return await self.opened.namespace.repair.verify_entries(
+            "log", 1, first_entry_id=first, last_entry_id=last
+        )
 
     def forge(self, entry_id: int, payload: bytes, *bookies: str) -> None:
         """Replace the payload on bookies, with a good digest."""
@@ -210,7 +214,7 @@ async def test_confirmed_entries_of_a_segment_in_progress_are_checked(cluster: D
             for number in range(20):
                 await writer.append(b"%050d" % number)
             await writer.flush()
-            result = await namespace.verify_entries("log", 1)
+            result = await namespace.repair.verify_entries("log", 1)
             assert result.is_sound
             assert not result.is_closed
             assert result.records == 20
@@ -218,8 +222,10 @@ async def test_confirmed_entries_of_a_segment_in_progress_are_checked(cluster: D
             stores = [each.ledgers.get(stored.ledger_id) for each in cluster.bookies.values()]
             holders = [each.entries for each in stores if each is not None and 2 in each.entries]
             del holders[0][2]
-            assert (await namespace.verify_entries("log", 1)).is_sound  # its writer may be about to write it
+            assert (
+                await namespace.repair.verify_entries("log", 1)
+            ).is_sound  # its writer may be about to write it
             del holders[1][2]
-            assert len((await namespace.verify_entries("log", 1)).faults) == 2
+            assert len((await namespace.repair.verify_entries("log", 1)).faults) == 2
         with pytest.raises(dlog.LogMetadataError, match="no segment 9"):
-            await namespace.verify_entries("log", 9)
+            await namespace.repair.verify_entries("log", 9)

@@ -1,5 +1,7 @@
 """Gaps: data that are gone for good are returned as a range, and data that are out of reach never are."""
 
+# covers: dlog/read/gap_finder.py
+
 from __future__ import annotations
 
 from collections.abc import Sequence

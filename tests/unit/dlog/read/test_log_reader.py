@@ -1,5 +1,7 @@
 """A log reader over segments and ledgers that the test writes: waiting, errors, and no skipped record."""
 
+# covers: dlog/read/read_ahead.py
+
 from __future__ import annotations
 
 from typing import Any
@@ -20,11 +22,12 @@ from dlog.format.record import (
     encode_record,
     encode_records,
 )
+from ledger.causes import cause_of
 from ledger.errors import BookieUnavailableError, LedgerReadError
 from ledger.metadata_store.store import Create, Delete
-from namespace import paths
 from namespace.segments.segment import LogSegment, encode_segment
 from tests.fakes.log_by_hand import LOG, NS, Ledger, entries_of, open_log, payloads
+from tests.fakes.log_paths import paths_of
 
 
 @pytest.mark.parametrize("follow", [True, False])
@@ -95,7 +98,7 @@ async def test_reads_that_keep_failing_end_with_the_reason(autojump_clock: objec
                 await anext(reader)
             assert trio.current_time() - began_s == pytest.approx(30, abs=3)
             assert caught.value.position == dlog.DLSN(1, 1, 1)
-            assert isinstance(caught.value.__cause__, dlog.LogUnavailableError)
+            assert isinstance(cause_of(caught.value), dlog.LogUnavailableError)
         async with log.reader(retry_timeout_s=1000) as reader:
 
             async def heal() -> None:
@@ -139,7 +142,7 @@ async def test_records_before_damage_are_returned_and_the_error_has_its_position
         async with log.reader() as reader:
             assert [int((await anext(reader)).payload) for _ in range(2)] == [0, 1]
             for _ in range(2):
-                with pytest.raises(dlog.CorruptLogError, match=r"DLSN\(1, 2, 0\): envelope version 2"):
+                with pytest.raises(dlog.CorruptLogError, match=r"1:2:0: envelope version 2"):
                     await anext(reader)
         log.ledgers[10].entries[2] = entries_of(7, 8)[0]
         async with log.reader() as reader:
@@ -213,7 +216,7 @@ async def test_a_truncated_start_raises_and_the_records_left_are_read(autojump_c
             assert await payloads(reader) == [3, 4, 5]
         async with log.reader(0, follow=False) as reader:
             assert await payloads(reader) == [3, 4, 5], "a transaction id starts at the records left"
-        with pytest.raises(dlog.LogTruncatedError, match=r"begins at DLSN\(2, 0, 0\)"):
+        with pytest.raises(dlog.LogTruncatedError, match=r"begins at 2:0:0"):
             async with log.reader(dlog.DLSN(1, 1, 0)):
                 pass
         async with log.reader(dlog.DLSN(1, 2, 1), follow=False) as reader:
@@ -247,7 +250,7 @@ async def test_a_segment_purged_under_a_reader_is_reported_as_truncated(
             else:
                 for ledger_id in range(2, 6):
                     del log.ledgers[ledger_id]
-            with pytest.raises(dlog.LogTruncatedError, match=r"begins at DLSN\(6, 0, 0\)"):
+            with pytest.raises(dlog.LogTruncatedError, match=r"begins at 6:0:0"):
                 await payloads(reader)
 
 
@@ -257,9 +260,9 @@ async def test_deleting_a_log_ends_its_reader(autojump_clock: object) -> None:
         async with log.reader() as reader:
             await anext(reader)
             await log.remove(segment)
-            for node in await log.store.children(paths.log_root_path(NS, LOG)), None:
+            for node in await log.store.children(paths_of(NS, LOG).root_path), None:
                 for name in node.names if node else ():
-                    await log.store.delete(f"{paths.log_root_path(NS, LOG)}/{name}")
+                    await log.store.delete(f"{paths_of(NS, LOG).root_path}/{name}")
             with pytest.raises(dlog.LogNotFoundError):
                 await anext(reader)
 
@@ -276,8 +279,8 @@ async def test_a_log_deleted_and_created_again_ends_its_reader(autojump_clock: o
             log.ledgers[21] = Ledger(entries_of(103, 106, base=103), 2, True)
             again = [attrs.evolve(first, segment_seqno=n, ledger_id=19 + n) for n in (1, 2)]
             await log.store.commit(
-                [Delete(paths.segment_path(NS, LOG, first.name))]
-                + [Create(paths.segment_path(NS, LOG, each.name), encode_segment(each)) for each in again]
+                [Delete(paths_of(NS, LOG).segment_path(first.name))]
+                + [Create(paths_of(NS, LOG).segment_path(each.name), encode_segment(each)) for each in again]
             )
             with pytest.raises(dlog.LogMetadataError, match="deleted and created again"):
                 await anext(reader)
@@ -406,7 +409,7 @@ async def test_a_batch_holds_the_records_that_are_decoded(autojump_clock: object
             assert await reader.read_batch(10, wait_s=0) == []
             with pytest.raises(ValueError, match="at least 1"):
                 await reader.read_batch(0)
-            assert "at DLSN(1, 3, 1), following" in repr(reader)
+            assert "at 1:3:1, following" in repr(reader)
 
 
 async def test_tasks_that_share_a_reader_wake_and_take_each_record_once(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dlog.errors import LogTruncatedError
 from dlog.format.record import POSITION_MAX
 from dlog.read.positioning import EntrySearch, TruncatedRange, segment_for_txid, truncated_ranges
-from dlog.write.writer_machine import should_roll
+from dlog.write.segment_writer import should_roll
 from namespace.dlsn import DLSN
 from namespace.segments.segment import LogSegment
 from namespace.segments.truncation import first_left
@@ -76,7 +76,7 @@ def test_the_truncated_ranges_at_or_after_a_position_are_returned() -> None:
     ],
 )
 def test_a_position_in_a_segment_without_a_known_end_raises(segments: list[LogSegment]) -> None:
-    with pytest.raises(LogTruncatedError, match=r"DLSN\(1, 2, 1\) is gone .* begins at DLSN\(2, 0, 0\)"):
+    with pytest.raises(LogTruncatedError, match=r"1:2:1 is gone .* begins at 2:0:0"):
         truncated_ranges("log", segments, DLSN(1, 2, 1))
 
 

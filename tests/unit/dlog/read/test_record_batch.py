@@ -79,7 +79,7 @@ async def test_columns_have_one_element_for_each_record(autojump_clock: object) 
             assert [bytes(batch.payload(at)) for at in range(len(batch))] == [r.payload for r in expected]
             assert batch.payload_bytes == sum(len(each.payload) for each in expected)
         assert (whole.first_dlsn, whole.last_dlsn) == (records[0].dlsn, records[-1].dlsn)
-        assert repr(whole) == "<RecordBatch, 70 records from DLSN(1, 0, 0) to DLSN(1, 6, 9)>"
+        assert repr(whole) == "<RecordBatch, 70 records from 1:0:0 to 1:6:9>"
 
 
 async def test_payload_views_are_ranges_of_the_entries(autojump_clock: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import attrs
+import pytest
 import trio
 
 import dlog
@@ -30,6 +31,7 @@ class Listings:
         return [round(later - earlier, 1) for earlier, later in pairwise(self.at) if later - earlier > 1]
 
 
+@pytest.mark.slow
 async def test_an_idle_reader_lists_more_and_more_rarely_and_a_record_makes_it_begin_again(
     autojump_clock: object,
 ) -> None:

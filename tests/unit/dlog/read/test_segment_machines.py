@@ -1,5 +1,8 @@
 """The writer's and the reader's machine of one segment, without ledgers."""
 
+# covers: dlog/read/segment_reader.py
+# covers: dlog/write/segment_writer.py
+
 from __future__ import annotations
 
 import random
@@ -49,14 +52,14 @@ def test_batches_settle_in_order_when_they_are_acknowledged() -> None:
 
 def test_the_last_user_records_need_a_commit_until_a_later_entry_is_durable() -> None:
     writer = SegmentWriter(1, 0, 0, Compression.NONE)
-    assert (writer.needs_commit, writer.is_quiet) == (False, True)
+    assert (writer.needs_commit, writer.user_batches_in_flight) == (False, 0)
     send(writer, batch_of(1))
-    assert (writer.needs_commit, writer.is_quiet) == (True, False)
+    assert (writer.needs_commit, writer.user_batches_in_flight) == (True, 1)
     entry = send(writer, Batch())
     assert last_record_of(entry) == (FLAG_CONTROL, 1, 1, 0)
-    assert (writer.is_quiet, writer.is_idle) == (False, False)
+    assert (writer.user_batches_in_flight, writer.is_idle) == (1, False)
     writer.confirmed(0)
-    assert (writer.is_quiet, writer.is_idle) == (True, False)
+    assert (writer.user_batches_in_flight, writer.is_idle) == (0, False)
     writer.confirmed(1)
     assert writer.needs_commit, "the control record was sent before the user's was durable"
     send(writer, Batch())

@@ -1,5 +1,11 @@
 """Logs whose nodes contradict each other or their ledgers: what a check finds, what a repair mends."""
 
+# covers: dlog/operations/repairs.py
+# covers: dlog/repair/findings.py
+# covers: dlog/repair/log_reading.py
+# covers: dlog/repair/log_state.py
+# covers: dlog/repair/mending.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -12,15 +18,15 @@ import trio.testing
 
 import dlog
 from dlog import FindingKind
-from namespace import paths
 from namespace.log_metadata import INITIAL_MAX_TXID
 from namespace.segments.segment import LogSegment, decode_segment, encode_segment, segment_name
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import Opened, open_on, read_all, write_segments
+from tests.fakes.log_paths import paths_of
 
-PARENT = paths.segments_path("/ns", "log")
+PARENT = paths_of("/ns", "log").segments_path
 HANDED_OVER = b"\xff\xff\xff\xfefile:///other"  # docs/promotion.md
-MAX_TXID = paths.max_txid_path("/ns", "log")
+MAX_TXID = paths_of("/ns", "log").max_txid_path
 
 
 @pytest.fixture
@@ -59,16 +65,16 @@ async def leave_in_progress(opened: Opened, number: int, payload: bytes | None, 
 
 
 async def kinds(opened: Opened) -> list[tuple[FindingKind, str]]:
-    found = await opened.namespace.check_log("log")
+    found = await opened.namespace.repair.check("log")
     return [(each.kind, each.node) for each in found.findings]
 
 
 async def repaired(opened: Opened) -> list[FindingKind]:
     """Repair the log until it is consistent; return what was repaired."""
-    result = await opened.namespace.repair_log("log")
+    result = await opened.namespace.repair.apply("log")
     assert result.left.findings == ()
     assert result.left.is_consistent
-    assert (await opened.namespace.check_log("log")).findings == ()
+    assert (await opened.namespace.repair.check("log")).findings == ()
     return [each.kind for each in result.done]
 
 
@@ -80,13 +86,13 @@ async def test_a_sound_log_has_no_findings(cluster: DictCluster) -> None:
         await opened.namespace.truncate_log("log", dlog.DLSN(2, 0, 0))
         async with opened.namespace.open_writer("log") as writer:
             await writer.append(b"open", txid=9)
-            found = await opened.namespace.check_log("log")
+            found = await opened.namespace.repair.check("log")
             assert (found.segments, found.writer, found.findings) == (4, "test", ())
             with pytest.raises(dlog.LogLockedError):
-                await opened.namespace.repair_log("log")
+                await opened.namespace.repair.apply("log")
         assert await repaired(opened) == []
         with pytest.raises(dlog.LogNotFoundError):
-            await opened.namespace.check_log("nothing")
+            await opened.namespace.repair.check("nothing")
 
 
 @pytest.mark.parametrize("garbage", [b"1", b"", b"many"])
@@ -108,7 +114,7 @@ async def test_a_greatest_number_that_is_too_great_stays(cluster: DictCluster) -
     async with open_on(cluster) as opened:
         await write_segments(opened.namespace, "log", 2)
         await opened.store.put(PARENT, b"7")
-        result = await opened.namespace.repair_log("log")
+        result = await opened.namespace.repair.apply("log")
         (left,) = result.left.findings
         assert (left.kind, left.repair, result.done) == (FindingKind.MAX_SEQNO_WRONG, "", ())
         assert "segments 3 to 7 may be lost" in left.advice
@@ -119,7 +125,7 @@ async def test_a_greatest_number_without_a_segment_cannot_be_mended(cluster: Dic
     async with open_on(cluster) as opened:
         await opened.namespace.create_log("log")
         await opened.store.put(PARENT, b"?")
-        (left,) = (await opened.namespace.repair_log("log")).left.findings
+        (left,) = (await opened.namespace.repair.apply("log")).left.findings
         assert (left.kind, left.repair) == (FindingKind.MAX_SEQNO_WRONG, "")
 
 
@@ -140,7 +146,7 @@ async def test_a_greatest_txid_that_is_too_great_is_told_and_stays(cluster: Dict
         await write_segments(opened.namespace, "log", 2)
         for value, is_error in [(b"100", False), (b"%d" % (2**63 - 1), True)]:
             await opened.store.put(MAX_TXID, value)
-            result = await opened.namespace.repair_log("log")
+            result = await opened.namespace.repair.apply("log")
             (left,) = result.left.findings
             assert (left.kind, left.is_error) == (FindingKind.MAX_TXID_WRONG, is_error)
             assert result.left.is_consistent is not is_error
@@ -152,14 +158,14 @@ async def test_a_gap_is_told(cluster: DictCluster) -> None:
         await write_segments(opened.namespace, "log", 4)
         for number in (2, 3):
             await opened.store.delete(path_of(number))
-        (found,) = (await opened.namespace.check_log("log")).findings
+        (found,) = (await opened.namespace.repair.check("log")).findings
         assert (found.kind, found.node, found.repair) == (
             FindingKind.GAP,
             segment_name(4, in_progress=False),
             "",
         )
         assert "segments 2 to 3 missing" in found.evidence
-        assert (await opened.namespace.repair_log("log")).done == ()
+        assert (await opened.namespace.repair.apply("log")).done == ()
 
 
 async def test_a_completed_segment_that_is_also_in_progress_loses_the_second_node(
@@ -194,7 +200,7 @@ async def test_a_number_behind_lost_segments_is_not_given_out(cluster: DictClust
         await write_segments(opened.namespace, "log", 2)
         await leave_in_progress(opened, 2, b"late", first_txid=9)
         await opened.store.put(PARENT, b"7")
-        result = await opened.namespace.repair_log("log")
+        result = await opened.namespace.repair.apply("log")
         assert result.done == ()
         assert {each.kind for each in result.left.findings} == {
             FindingKind.NUMBER_TWICE,
@@ -207,7 +213,7 @@ async def test_the_greatest_txid_never_becomes_smaller(cluster: DictCluster) -> 
         await write_segments(opened.namespace, "log", 1)
         await leave_in_progress(opened, 2, b"x", first_txid=5)
         await opened.store.put(MAX_TXID, b"100")
-        await opened.namespace.repair_log("log")
+        await opened.namespace.repair.apply("log")
         assert (await opened.store.get(MAX_TXID)).value == b"100"
 
 
@@ -216,7 +222,7 @@ async def test_two_ledgers_of_one_number_stay_if_their_order_is_not_known(cluste
         await write_segments(opened.namespace, "log", 3)
         await leave_in_progress(opened, 2, b"early", first_txid=0)
         await opened.store.put(PARENT, b"3")
-        result = await opened.namespace.repair_log("log")
+        result = await opened.namespace.repair.apply("log")
         assert result.done == ()
         (left,) = result.left.findings
         assert (left.kind, left.repair) == (FindingKind.NUMBER_TWICE, "")
@@ -229,7 +235,7 @@ async def test_segments_in_progress_of_dead_writers_are_completed_in_order(clust
         for number in (2, 3, 4):
             await leave_in_progress(opened, number, b"left %d" % number, first_txid=number)
         empty = await leave_in_progress(opened, 5, None, first_txid=9)
-        check = await opened.namespace.check_log("log")
+        check = await opened.namespace.repair.check("log")
         assert [each.kind for each in check.findings] == [FindingKind.UNFINISHED] * 4
         assert not check.is_consistent  # more than an ordinary recovery completes
         assert await repaired(opened) == [FindingKind.UNFINISHED] * 4
@@ -249,13 +255,14 @@ async def test_one_segment_in_progress_without_a_writer_is_only_noted(cluster: D
     async with open_on(cluster) as opened:
         await write_segments(opened.namespace, "log", 1)
         await leave_in_progress(opened, 2, b"x", first_txid=5)
-        check = await opened.namespace.check_log("log")
+        check = await opened.namespace.repair.check("log")
         assert ([each.kind for each in check.findings], check.is_consistent) == (
             [FindingKind.UNFINISHED],
             True,
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [
@@ -279,7 +286,7 @@ async def test_a_last_record_before_that_of_the_ledger_is_mended(
         assert (FindingKind.LAST_RECORD_WRONG, before.name) in await kinds(opened)
         assert FindingKind.LAST_RECORD_WRONG in await repaired(opened)
         assert await stored(opened, path_of(1)) == before
-        assert (await opened.namespace.verify_log("log")).is_sound
+        assert (await opened.namespace.repair.verify("log")).is_sound
 
 
 async def test_a_last_record_behind_that_of_the_ledger_stays(cluster: DictCluster) -> None:
@@ -288,7 +295,7 @@ async def test_a_last_record_behind_that_of_the_ledger_stays(cluster: DictCluste
         for values in ({"record_count": 5}, {"last_entry_id": 50}):
             before = await stored(opened, path_of(1))
             await replace(opened, 1, **values)
-            result = await opened.namespace.repair_log("log")
+            result = await opened.namespace.repair.apply("log")
             (left,) = result.left.findings
             assert (left.kind, left.repair, result.done) == (FindingKind.LAST_RECORD_WRONG, "", ())
             await opened.store.put(path_of(1), encode_segment(before))
@@ -306,7 +313,7 @@ async def test_a_recovered_segment_may_name_a_control_record(cluster: DictCluste
             async with copy:
                 assert copy.last_confirmed >= 1  # the entry behind that of the record is a control record
     async with open_on(cluster) as opened:
-        await opened.namespace.recover_log("log")
+        await opened.namespace.repair.recover("log")
         assert await kinds(opened) == []
 
 
@@ -316,10 +323,10 @@ async def test_a_completed_segment_without_its_ledger_is_told(cluster: DictClust
         for number in (1, 2):
             await opened.client.delete((await stored(opened, path_of(number))).ledger_id)
         await opened.namespace.truncate_log("log", dlog.DLSN(2, 0, 0))
-        (found,) = (await opened.namespace.check_log("log")).findings
+        (found,) = (await opened.namespace.repair.check("log")).findings
         # Segment 1 is truncated: a purge that was interrupted looks like this.
         assert (found.kind, found.node) == (FindingKind.LEDGER_MISSING, segment_name(2, in_progress=False))
-        assert (await opened.namespace.check_log("log", read_ledgers=False)).findings == ()
+        assert (await opened.namespace.repair.check("log", read_ledgers=False)).findings == ()
 
 
 async def test_a_completed_segment_with_an_open_ledger_gets_its_end(cluster: DictCluster) -> None:
@@ -351,13 +358,13 @@ async def test_nodes_that_do_not_parse_and_wrong_names_are_told(cluster: DictClu
         found = dict(await kinds(opened))
         assert found[FindingKind.SEGMENT_UNREADABLE] == segment_name(1, in_progress=False)
         assert found[FindingKind.NAME_WRONG] == segment_name(3, in_progress=False)
-        assert (await opened.namespace.repair_log("log")).done == ()
+        assert (await opened.namespace.repair.apply("log")).done == ()
 
 
 async def test_a_missing_node_and_another_layout_are_told(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened:
         await write_segments(opened.namespace, "log", 1)
-        await opened.store.put(paths.version_path("/ns", "log"), b"\0\0\0\7")
+        await opened.store.put(paths_of("/ns", "log").version_path, b"\0\0\0\7")
         assert await kinds(opened) == [(FindingKind.LAYOUT_WRONG, "version")]
         await opened.store.delete(MAX_TXID)
         ((kind, node),) = await kinds(opened)
@@ -368,11 +375,11 @@ async def test_a_log_of_another_layout_is_only_looked_at(cluster: DictCluster) -
     async with open_on(cluster) as opened:
         await write_segments(opened.namespace, "log", 1)
         await opened.store.put(MAX_TXID, b"?")
-        await opened.store.put(paths.version_path("/ns", "log"), b"\0\0\0\7")
-        check = await opened.namespace.check_log("log")
+        await opened.store.put(paths_of("/ns", "log").version_path, b"\0\0\0\7")
+        check = await opened.namespace.repair.check("log")
         found = [(each.kind, each.repair) for each in check.findings]
         assert found == [(FindingKind.LAYOUT_WRONG, ""), (FindingKind.MAX_TXID_WRONG, "")]
-        assert (await opened.namespace.repair_log("log")).done == ()
+        assert (await opened.namespace.repair.apply("log")).done == ()
         assert (await opened.store.get(MAX_TXID)).value == b"?"
 
 
@@ -384,12 +391,12 @@ async def test_a_promotion_that_begins_during_a_repair_stops_it(cluster: DictClu
         async def hand_over(kind: str, _path: str) -> None:
             if kind == "commit":
                 opened.store.before = quiet
-                await opened.store.put(paths.version_path("/ns", "log"), HANDED_OVER)
+                await opened.store.put(paths_of("/ns", "log").version_path, HANDED_OVER)
 
         quiet = opened.store.before
         opened.store.before = hand_over
         with pytest.raises(dlog.LogFencedError, match="during the repair"):
-            await opened.namespace.repair_log("log")
+            await opened.namespace.repair.apply("log")
         assert (await opened.store.get(MAX_TXID)).value == b"?"
 
 
@@ -409,7 +416,7 @@ async def test_a_segment_that_is_completed_during_a_check_is_no_finding(
                     await writer.aclose()
 
             other.store.after = roll
-            check = await other.namespace.check_log("log", read_ledgers=moment == "/ledgers/")
+            check = await other.namespace.repair.check("log", read_ledgers=moment == "/ledgers/")
             assert check.findings == ()
             assert done
 
@@ -427,7 +434,7 @@ async def test_a_repair_that_is_overtaken_changes_nothing(cluster: DictCluster) 
         quiet = opened.store.before
         opened.store.before = overtake
         with pytest.raises(dlog.LogFencedError, match="during the repair"):
-            await opened.namespace.repair_log("log")
+            await opened.namespace.repair.apply("log")
         assert (await opened.store.get(MAX_TXID)).value == b"0"
 
 
@@ -455,7 +462,7 @@ async def test_a_repair_that_is_cut_anywhere_is_finished_by_the_next(
                 await damage_all(opened)
                 opened.store.writes_left = cut
                 try:
-                    await opened.namespace.repair_log("log")
+                    await opened.namespace.repair.apply("log")
                 except dlog.LogUnavailableError:
                     pass
                 is_finished = not opened.store.is_cut

@@ -1,5 +1,8 @@
 """Healing segments that began on fewer bookies: same positions, all replicas, interrupted anywhere."""
 
+# covers: dlog/ownership/replaced.py
+# covers: namespace/heal_node.py
+
 from __future__ import annotations
 
 import contextlib
@@ -21,10 +24,11 @@ from dlog.repair.orphans import OrphanSearch, find_orphans
 from ledger.errors import NoSuchLedgerError
 from ledger.metadata_store.memory import MemoryTree
 from ledger.replication_asked import AskedReplication
-from namespace import paths
 from namespace.heal_node import Heal, HealNode, HealState, in_same_segment, read_heals
+from namespace.log_nodes import LogNodes
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import CONFIG, Opened, open_on, read_all
+from tests.fakes.log_paths import paths_of
 
 HOUR = datetime.timedelta(hours=1)
 SLOW = attrs.evolve(CONFIG, reader=dlog.ReaderConfig(read_bytes_max=1, read_ahead_bytes_max=1))
@@ -68,7 +72,7 @@ async def check_full(opened: Opened) -> None:
         assert AskedReplication.of(check.metadata.custom) is None
         async for entry in check.entries(0, check.last_entry_id):
             assert (entry.replicas, entry.faults) == (3, ())
-    assert (await opened.namespace.check_log("log")).findings == ()
+    assert (await opened.namespace.repair.check("log")).findings == ()
 
 
 async def test_a_heal_gives_all_replicas_and_changes_no_position(
@@ -77,7 +81,7 @@ async def test_a_heal_gives_all_replicas_and_changes_no_position(
     async with degraded() as (_, opened):
         before, ids = await records_of(opened), await ledger_ids(opened)
         described = await opened.namespace.describe_log("log")
-        healed = await opened.namespace.heal_log("log")
+        healed = await opened.namespace.repair.heal("log")
         assert [each.segment_seqno for each in healed] == [1, 2]
         assert await records_of(opened) == before
         after = await opened.namespace.describe_log("log")
@@ -92,7 +96,7 @@ async def test_a_heal_gives_all_replicas_and_changes_no_position(
             mark = LedgerMark.of((await opened.client.metadata(ledger_id)).custom)
             assert mark is not None
             assert mark.log_id is not None
-        assert await opened.namespace.heal_log("log") == []
+        assert await opened.namespace.repair.heal("log") == []
 
 
 async def test_the_old_ledger_goes_after_the_time_that_it_is_kept(
@@ -100,7 +104,7 @@ async def test_the_old_ledger_goes_after_the_time_that_it_is_kept(
 ) -> None:
     async with degraded() as (cluster, opened):
         old = (await ledger_ids(opened))[:2]
-        await opened.namespace.heal_log("log", keep=HOUR)
+        await opened.namespace.repair.heal("log", keep=HOUR)
         await opened.namespace.purge_log("log")
         for ledger_id in old:
             await opened.client.metadata(ledger_id)
@@ -110,7 +114,7 @@ async def test_the_old_ledger_goes_after_the_time_that_it_is_kept(
                 with pytest.raises(NoSuchLedgerError):
                     await later.client.metadata(ledger_id)
             assert [payload for _, _, payload in await records_of(later)] == PAYLOADS
-            heals = (await read_heals(later.store, "/ns", "log")).heals
+            heals = (await read_heals(LogNodes(later.store, "/ns", "log"))).heals
             assert [each.state for each in heals] == [HealState.GONE] * 2
 
 
@@ -118,7 +122,7 @@ async def test_a_writer_deletes_replaced_ledgers_too(autojump_clock: trio.testin
     config = dlog.WriterConfig(purge=True)
     async with degraded() as (_, opened):
         old = (await ledger_ids(opened))[:2]
-        await opened.namespace.heal_log("log", keep=datetime.timedelta(0))
+        await opened.namespace.repair.heal("log", keep=datetime.timedelta(0))
         async with opened.namespace.open_writer("log", config=config) as writer:
             await writer.append(b"more")
             await trio.sleep(90)
@@ -127,6 +131,7 @@ async def test_a_writer_deletes_replaced_ledgers_too(autojump_clock: trio.testin
                 await opened.client.metadata(ledger_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [HOUR, datetime.timedelta(0)], ids=["kept", "deleted"])
 @pytest.mark.parametrize("read_before", [0, 1, 5, 10, 15, 20, 25, 30])
 async def test_an_open_reader_continues_through_a_heal(
@@ -136,7 +141,7 @@ async def test_an_open_reader_continues_through_a_heal(
         expected = [payload for _, _, payload in await records_of(opened)]
         async with opened.namespace.open_reader("log") as reader:
             found = [(await anext(reader)).payload for _ in range(read_before)]
-            await opened.namespace.heal_log("log", keep=keep)
+            await opened.namespace.repair.heal("log", keep=keep)
             await opened.namespace.purge_log("log")
             async with opened.namespace.open_writer("log") as writer:
                 await writer.append(b"more")
@@ -151,7 +156,7 @@ async def test_a_reader_whose_ledger_the_bookies_have_deleted_continues_in_the_c
         (first, *_) = await ledger_ids(opened)
         async with opened.namespace.open_reader("log") as reader:
             found = [(await anext(reader)).payload for _ in range(2)]
-            await opened.namespace.heal_log("log", keep=datetime.timedelta(0))
+            await opened.namespace.repair.heal("log", keep=datetime.timedelta(0))
             await opened.namespace.purge_log("log")
             for bookie in cluster.bookies.values():
                 bookie.ledgers.pop(first, None)
@@ -175,7 +180,7 @@ async def test_a_slow_reader_of_a_segment_that_was_in_progress_continues(
                     found = [(await anext(reader)).payload for _ in range(2)]
                     await trio.sleep(1)
                 await cluster.start("b3:1")
-                await opened.namespace.heal_log("log")
+                await opened.namespace.repair.heal("log")
                 found += [(await anext(reader)).payload for _ in range(8)]
                 await write(opened, 10)
                 found += [(await anext(reader)).payload for _ in range(10)]
@@ -193,7 +198,7 @@ async def test_a_follower_at_the_end_of_a_healed_segment_continues(
             await cluster.start("b3:1")
             async with opened.namespace.open_reader("log") as reader:
                 found = [(await anext(reader)).payload for _ in range(10)]
-                await opened.namespace.heal_log("log", keep=datetime.timedelta(0))
+                await opened.namespace.repair.heal("log", keep=datetime.timedelta(0))
                 await opened.namespace.purge_log("log")
                 await trio.sleep(60)
                 await write(opened, 10)
@@ -213,6 +218,7 @@ async def test_a_log_that_was_created_again_is_no_healed_one(autojump_clock: tri
                 await anext(reader)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("days_later", [0, 1])
 async def test_a_heal_that_is_cut_at_any_write_is_repeated(
     days_later: int, autojump_clock: trio.testing.MockClock
@@ -224,11 +230,11 @@ async def test_a_heal_that_is_cut_at_any_write_is_repeated(
             expected = await records_of(opened)
             opened.store.writes_left = cut
             with contextlib.suppress(dlog.DLogError):
-                await opened.namespace.heal_log("log", keep=keep)
+                await opened.namespace.repair.heal("log", keep=keep)
             was_cut = opened.store.is_cut
             async with open_on(cluster, days_later=days_later) as other:
                 assert await records_of(other) == expected
-                await other.namespace.heal_log("log", keep=keep)
+                await other.namespace.repair.heal("log", keep=keep)
                 assert await records_of(other) == expected
                 await check_full(other)
                 other.store.writes_left = cut % 7
@@ -260,11 +266,11 @@ async def test_the_segment_is_not_changed_unless_every_replica_of_the_copy_is_th
                 cluster.bookies["b1:1"].is_silent = True  # two are an ack quorum
 
         with pytest.raises(dlog.LogUnavailableError):
-            await opened.namespace.heal_log("log", on_copied=lose_entry)
+            await opened.namespace.repair.heal("log", on_copied=lose_entry)
         assert await ledger_ids(opened) == ids
         cluster.bookies["b1:1"].is_silent = False
         await trio.sleep(60)
-        await opened.namespace.heal_log("log")
+        await opened.namespace.repair.heal("log")
         await check_full(opened)
 
 
@@ -276,7 +282,7 @@ async def test_a_heal_needs_all_bookies_and_leaves_nothing_without_them(
         await cluster.stop("b2:1")
         await trio.sleep(1)
         with pytest.raises(dlog.TooFewBookiesError):
-            await opened.namespace.heal_log("log")
+            await opened.namespace.repair.heal("log")
         assert await opened.client.ledger_ids() == before
 
 
@@ -291,13 +297,13 @@ async def test_a_second_heal_ends_the_first_one(
         await check(*arguments)
         if not others:
             others += 1
-            await opened.namespace.heal_log("log")
+            await opened.namespace.repair.heal("log")
 
     async with degraded() as (_, opened):
         expected = await records_of(opened)
         monkeypatch.setattr(healing, "_check_replicas", interrupted)
         with pytest.raises(dlog.LogUnavailableError, match="heals it, too"):
-            await opened.namespace.heal_log("log")
+            await opened.namespace.repair.heal("log")
         assert others == 1
         assert await records_of(opened) == expected
         await check_full(opened)
@@ -315,7 +321,7 @@ async def test_a_segment_truncated_meanwhile_is_not_healed(
     async with degraded() as (_, opened):
         monkeypatch.setattr(healing, "_check_replicas", truncated)
         with pytest.raises(dlog.LogUnavailableError, match="truncated segment 1"):
-            await opened.namespace.heal_log("log")
+            await opened.namespace.repair.heal("log")
         first, *_ = await opened.namespace.segments("log")
         assert first.truncation.name == "TRUNCATED"
 
@@ -324,7 +330,7 @@ async def test_deleting_a_log_deletes_its_replaced_ledgers_and_unfinished_copies
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with degraded() as (_, opened):
-        await opened.namespace.heal_log("log")
+        await opened.namespace.repair.heal("log")
         assert len(await opened.client.ledger_ids()) == 5
         await opened.namespace.delete_log("log")
         assert await opened.client.ledger_ids() == []
@@ -335,7 +341,7 @@ async def test_deleting_a_log_deletes_its_replaced_ledgers_and_unfinished_copies
     async with degraded() as (_, opened):
         monkeypatch.setattr(healing, "_exchange", cancelled)
         with pytest.raises(dlog.LogUnavailableError, match="stop here"):
-            await opened.namespace.heal_log("log")
+            await opened.namespace.repair.heal("log")
         assert len(await opened.client.ledger_ids()) == 4
         await opened.namespace.delete_log("log")
         assert await opened.client.ledger_ids() == []
@@ -345,8 +351,8 @@ async def test_ledgers_that_the_heal_node_names_are_no_orphans(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with degraded() as (_, opened):
-        await opened.namespace.heal_log("log")
-        now_ms = opened.namespace._wall_ms() + 10 * 86_400_000
+        await opened.namespace.repair.heal("log")
+        now_ms = opened.namespace.context.wall_ms() + 10 * 86_400_000
         search = OrphanSearch(opened.store, opened.client, "/ns", "test", now_ms)
         assert await find_orphans(search) == []
 
@@ -356,10 +362,10 @@ async def test_a_claim_deletes_no_ledger_that_a_segment_names(
 ) -> None:
     async with degraded() as (_, opened):
         (first, *_) = await ledger_ids(opened)
-        claim = GivenUpByHeal(opened.store, "/ns", "log")
+        claim = GivenUpByHeal(LogNodes(opened.store, "/ns", "log"))
         assert "does not give it up" in str(await delete_ledger(opened.client, first, claim))
         wrong = Heal(1, first, 99, HealState.KEPT)
-        await opened.store.commit([HealNode().operation("/ns", "log", [wrong])])
+        await opened.store.commit([HealNode().operation(paths_of("/ns", "log"), [wrong])])
         assert await delete_ledger(opened.client, first, claim) == "segment 1 is in it"
         assert [payload for _, _, payload in await records_of(opened)] == PAYLOADS
 
@@ -371,21 +377,21 @@ async def test_an_unfinished_copy_is_given_up_before_it_is_deleted(
     exchange = healing._exchange
 
     async def late(*arguments: Any) -> Any:
-        await drop_unfinished(opened.store, opened.client, "/ns", "log")
+        await drop_unfinished(LogNodes(opened.store, "/ns", "log"), opened.client)
         return await exchange(*arguments)
 
     async with degraded() as (_, opened):
         ids = await ledger_ids(opened)
         monkeypatch.setattr(healing, "_exchange", late)
         with pytest.raises(dlog.LogUnavailableError, match="heals it, too"):
-            await opened.namespace.heal_log("log")
+            await opened.namespace.repair.heal("log")
         assert await ledger_ids(opened) == ids
         assert await read_all(opened.namespace, "log") == PAYLOADS
 
 
 async def test_a_healed_log_can_be_renamed(autojump_clock: trio.testing.MockClock) -> None:
     async with degraded() as (cluster, opened):
-        await opened.namespace.heal_log("log")
+        await opened.namespace.repair.heal("log")
         await opened.namespace.rename_log("log", "new")
         assert await read_all(opened.namespace, "new") == PAYLOADS
         async with open_on(cluster, days_later=2) as later:
@@ -397,12 +403,12 @@ async def test_a_healed_log_can_be_renamed(autojump_clock: trio.testing.MockCloc
 async def test_heals_that_do_not_parse_are_an_error(autojump_clock: trio.testing.MockClock) -> None:
     async with degraded() as (_, opened):
         for wrong in (b"", b"[]", b'{"version": 2, "heals": []}', b'{"version": 1, "heals": [{"old": 1}]}'):
-            path = paths.heal_path("/ns", "log")
+            path = paths_of("/ns", "log").heal_path
             with contextlib.suppress(Exception):
                 await opened.store.delete(path)
             await opened.store.create(path, wrong)
             with pytest.raises(dlog.LogMetadataError, match="dlog-heal"):
-                await opened.namespace.heal_log("log")
+                await opened.namespace.repair.heal("log")
 
 
 def test_ledgers_of_one_segment_are_found_through_several_heals() -> None:
@@ -421,7 +427,7 @@ async def test_a_ledger_is_registered_only_while_the_allocation_is_as_in_its_sta
     """Else the search for orphans could have proved that no log can ever need it, and delete it."""
     tree = None if is_one_store else MemoryTree()
     async with degraded(tree=tree) as (_, opened):
-        path = paths.allocation_path("/ns", "log")
+        path = paths_of("/ns", "log").allocation_path
         before, seen = await opened.client.ledger_ids(), False
 
         async def change(kind: str, written: str) -> None:
@@ -432,8 +438,8 @@ async def test_a_ledger_is_registered_only_while_the_allocation_is_as_in_its_sta
 
         opened.store.before = change
         with pytest.raises(dlog.LogUnavailableError, match="when its heal began"):
-            await opened.namespace.heal_log("log")
+            await opened.namespace.repair.heal("log")
         assert seen
         assert await opened.client.ledger_ids() == before
-        assert len(await opened.namespace.heal_log("log")) == 2
+        assert len(await opened.namespace.repair.heal("log")) == 2
         await check_full(opened)

@@ -1,5 +1,7 @@
 """Ledgers of no log: which are found, which are deleted, and that a log never loses one."""
 
+# covers: dlog/repair/ledger_references.py
+
 from __future__ import annotations
 
 import datetime
@@ -16,18 +18,19 @@ from dlog.repair.ledger_references import log_references
 from ledger.metadata_store.memory import MemoryStore, MemoryTree
 from ledger.metadata_store.store import Create, Delete, Operation
 from ledger.policy import LogMark
-from namespace import paths
 from namespace.log_metadata import LogMetadata
+from namespace.log_nodes import LogNodes
 from namespace.logs import open_log
 from namespace.policy import Policy, Right, Rule
 from namespace.segment_nodes import record_allocation, start_segment
 from namespace.segments.segment import LogSegment, segment_name
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import Opened, open_on, read_all, write_segments
+from tests.fakes.log_paths import paths_of
 
 HANDED_OVER = b"\xff\xff\xff\xfefile:///other"  # docs/promotion.md
 NOW = datetime.timedelta()
-ROOT = paths.log_root_path("/ns", "log")
+ROOT = paths_of("/ns", "log").root_path
 
 
 @pytest.fixture
@@ -45,22 +48,22 @@ async def make_ledger(opened: Opened, custom: dict[str, bytes] | None = None) ->
 
 async def make_for_log(opened: Opened, log: str = "log") -> tuple[int, LogMetadata]:
     """As a writer of the log does it; with the metadata over which the writer would register the ledger."""
-    metadata = await open_log(opened.store, "/ns", log)
+    metadata = await open_log(LogNodes(opened.store, "/ns", log))
     return await make_ledger(opened, LogMark("/ns", log).custom | metadata.allocation_stamp), metadata
 
 
 async def origins(opened: Opened, older_than: datetime.timedelta = NOW) -> dict[int, OrphanOrigin]:
-    found = await opened.namespace.find_orphans(older_than=older_than)
+    found = await opened.namespace.repair.find_orphans(older_than=older_than)
     return {each.ledger_id: each.origin for each in found}
 
 
 async def delete(opened: Opened, *ledger_ids: int) -> list[bool]:
-    outcomes = await opened.namespace.delete_orphans(ledger_ids, older_than=NOW)
+    outcomes = await opened.namespace.repair.delete_orphans(ledger_ids, older_than=NOW)
     return [each.is_deleted for each in outcomes]
 
 
 async def reason(opened: Opened, ledger_id: int) -> str:
-    (outcome,) = await opened.namespace.delete_orphans([ledger_id], older_than=NOW)
+    (outcome,) = await opened.namespace.repair.delete_orphans([ledger_id], older_than=NOW)
     assert not outcome.is_deleted
     return outcome.reason
 
@@ -70,7 +73,7 @@ async def test_a_ledger_that_no_log_names_is_found_and_deleted(cluster: DictClus
         payloads = await write_segments(opened.namespace, "log", 2)
         ledger_id, _ = await make_for_log(opened)
         assert await origins(opened) == {ledger_id: OrphanOrigin.THIS_NAMESPACE}
-        (found,) = await opened.namespace.find_orphans(older_than=NOW)
+        (found,) = await opened.namespace.repair.find_orphans(older_than=NOW)
         assert (found.log, found.namespace, found.is_closed, found.length_bytes) == ("log", "/ns", False, 0)
         assert await delete(opened, ledger_id, ledger_id) == [True]
         assert await origins(opened) == {}
@@ -82,11 +85,11 @@ async def test_a_young_ledger_is_not_found(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened:
         await opened.namespace.create_log("log")
         ledger_id, _ = await make_for_log(opened)
-        assert await opened.namespace.find_orphans() == []
-        (outcome,) = await opened.namespace.delete_orphans([ledger_id])
+        assert await opened.namespace.repair.find_orphans() == []
+        (outcome,) = await opened.namespace.repair.delete_orphans([ledger_id])
         assert not outcome.is_deleted
     async with open_on(cluster, days_later=2) as later:
-        (found,) = await later.namespace.find_orphans()
+        (found,) = await later.namespace.repair.find_orphans()
         assert found.ledger_id == ledger_id
         assert found.age_s >= 86_400
 
@@ -103,7 +106,7 @@ async def test_segments_of_every_state_and_the_allocation_protect_their_ledgers(
             assert await origins(opened) == {}
             assert await delete(opened, *ids) == [False] * 5
         allocated, metadata = await make_for_log(opened)
-        await record_allocation(opened.store, metadata, allocated)
+        await record_allocation(metadata, allocated)
         pooled = await make_ledger(opened)
         await opened.store.create("/ns/.allocation_pool/mine/A0000000000", b"%d" % pooled, parents=True)
         assert await origins(opened) == {}
@@ -173,7 +176,7 @@ async def test_a_stalled_writer_cannot_register_a_ledger_that_was_deleted(cluste
         ledger_id, stalled = await make_for_log(opened)
         assert await delete(opened, ledger_id) == [True]
         with pytest.raises(dlog.LogFencedError):
-            await record_allocation(opened.store, stalled, ledger_id)
+            await record_allocation(stalled, ledger_id)
         await write_segments(opened.namespace, "log", 1)
 
 
@@ -197,7 +200,7 @@ async def test_a_log_that_a_promotion_has_closed_is_not_written(cluster: DictClu
     async with open_on(cluster) as opened:
         await opened.namespace.create_log("log")
         ledger_id, metadata = await make_for_log(opened)
-        await opened.store.put(paths.version_path("/ns", "log"), HANDED_OVER)
+        await opened.store.put(paths_of("/ns", "log").version_path, HANDED_OVER)
         assert "closed" in await reason(opened, ledger_id)
         stat = await opened.store.exists(f"{ROOT}/allocation")
         assert stat is not None
@@ -214,7 +217,7 @@ async def test_a_ledger_that_its_log_registers_during_the_deletion_is_kept(clust
             # The first write of the deletion is the member node of the lock.
             if kind == "create" and path.startswith(ROOT) and not done:
                 done.append(path)
-                await record_allocation(opened.store, metadata, ledger_id)
+                await record_allocation(metadata, ledger_id)
 
         opened.store.before = register
         assert await reason(opened, ledger_id) == "its log names it now"
@@ -278,14 +281,14 @@ async def test_the_allocation_is_read_before_the_segments(cluster: DictCluster) 
     async with open_on(cluster) as opened:
         await opened.namespace.create_log("log")
         ledger_id, metadata = await make_for_log(opened)
-        metadata = await record_allocation(opened.store, metadata, ledger_id)
+        metadata = await record_allocation(metadata, ledger_id)
         done: list[str] = []
 
         async def start(kind: str, path: str) -> None:
             if path in (f"{ROOT}/allocation", f"{ROOT}/ledgers") and not done:
                 done.append(path)
                 segment = LogSegment(segment_seqno=1, ledger_id=ledger_id, first_txid=0)
-                await start_segment(opened.store, metadata, segment)
+                await start_segment(metadata, segment)
 
         opened.store.after = start
         assert await log_references(opened.store, ROOT) == frozenset({ledger_id})
@@ -298,7 +301,7 @@ async def test_a_segment_that_does_not_parse_ends_the_search(cluster: DictCluste
         await opened.store.put(f"{ROOT}/ledgers/{segment_name(1, in_progress=False)}", b"?")
         orphan = await make_ledger(opened)
         with pytest.raises(dlog.LogMetadataError, match="which ledgers its log needs"):
-            await opened.namespace.delete_orphans([orphan], older_than=NOW)
+            await opened.namespace.repair.delete_orphans([orphan], older_than=NOW)
         assert orphan in await opened.client.ledger_ids()
 
 
@@ -306,14 +309,15 @@ async def test_only_an_administrator_of_all_logs_finds_and_deletes_orphans(clust
     async with open_on(cluster) as opened:
         orphan = await make_ledger(opened)
         rules = (Rule("root", "*", frozenset({Right.ADMIN})), Rule("test", "a*", frozenset({Right.ADMIN})))
-        await opened.namespace.set_policy(Policy(rules))
+        await opened.namespace.policy.set(Policy(rules))
         with pytest.raises(dlog.AccessDeniedError, match="whole namespace"):
-            await opened.namespace.delete_orphans([orphan], older_than=NOW)
+            await opened.namespace.repair.delete_orphans([orphan], older_than=NOW)
         with pytest.raises(dlog.AccessDeniedError, match="whole namespace"):
-            await opened.namespace.find_orphans(older_than=NOW)
+            await opened.namespace.repair.find_orphans(older_than=NOW)
         assert orphan in await opened.client.ledger_ids()
 
 
+@pytest.mark.slow
 async def test_a_deletion_that_is_cut_anywhere_is_finished_by_the_next(
     autojump_clock: trio.testing.MockClock, cluster: DictCluster
 ) -> None:
@@ -338,6 +342,7 @@ async def test_a_deletion_that_is_cut_anywhere_is_finished_by_the_next(
     raise AssertionError("the deletion never ended")
 
 
+@pytest.mark.slow
 async def test_a_writer_that_is_cut_anywhere_loses_nothing_to_a_deletion(
     autojump_clock: trio.testing.MockClock, cluster: DictCluster
 ) -> None:
@@ -361,7 +366,7 @@ async def test_a_writer_that_is_cut_anywhere_loses_nothing_to_a_deletion(
             except dlog.DLogError:
                 pass
         async with open_on(cluster) as after:
-            found = await after.namespace.find_orphans(older_than=NOW)
+            found = await after.namespace.repair.find_orphans(older_than=NOW)
             orphans += len(found)
             assert all(await delete(after, *(each.ledger_id for each in found)))
             async with after.namespace.open_writer("log"):
@@ -374,8 +379,8 @@ async def test_a_writer_that_is_cut_anywhere_loses_nothing_to_a_deletion(
 async def test_the_blocking_namespace_does_the_same(tmp_path: object) -> None:
     def go() -> None:
         with dlog.blocking.open_namespace(f"file://{tmp_path}") as namespace:
-            assert namespace.find_orphans() == []
-            assert [each.is_deleted for each in namespace.delete_orphans([7])] == [False]
+            assert namespace.repair.find_orphans() == []
+            assert [each.is_deleted for each in namespace.repair.delete_orphans([7])] == [False]
 
     await trio.to_thread.run_sync(go)
 

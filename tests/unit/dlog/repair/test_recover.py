@@ -20,8 +20,8 @@ async def cluster() -> AsyncIterator[DictCluster]:
 
 
 RECOVERS: list[Callable[[Opened], Awaitable[object]]] = [
-    lambda opened: opened.namespace.recover_log("log"),
-    lambda opened: opened.namespace.repair_log("log"),
+    lambda opened: opened.namespace.repair.recover("log"),
+    lambda opened: opened.namespace.repair.apply("log"),
 ]
 
 
@@ -39,14 +39,14 @@ async def test_a_dead_writer_s_segment_is_completed_without_a_record(
         assert (metadata.is_closed, metadata.last_entry_id) == (True, 0)
         assert len(await opened.namespace.segments("log")) == 2
         assert await read_all(opened.namespace, "log") == [b"0", b"x"]
-        assert await opened.namespace.recover_log("log") == []
+        assert await opened.namespace.repair.recover("log") == []
 
 
 async def test_a_recovery_refuses_a_log_with_a_writer(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened, opened.namespace.open_writer("log", create=True) as writer:
         await writer.append(b"0")
         with pytest.raises(dlog.LogLockedError):
-            await opened.namespace.recover_log("log")
+            await opened.namespace.repair.recover("log")
         await writer.append(b"1")
         assert await read_all(opened.namespace, "log")
 
@@ -63,12 +63,12 @@ async def test_a_recovery_that_is_cut_anywhere_is_finished_by_the_next(
                 await leave_in_progress(opened, 3, None, first_txid=6)
                 opened.store.writes_left = cut
                 try:
-                    await opened.namespace.recover_log("log")
+                    await opened.namespace.repair.recover("log")
                 except dlog.LogUnavailableError:
                     pass
                 is_finished = not opened.store.is_cut
             async with open_on(cluster) as after:
-                await after.namespace.recover_log("log")
+                await after.namespace.repair.recover("log")
                 assert await kinds(after) == []
                 assert await read_all(after.namespace, "log") == [b"0", b"x"]
         if is_finished:

@@ -1,7 +1,10 @@
 """Precedence: a file, variables, the query, keywords. The configuration that is made of them."""
 
+# covers: dlog/settings/resolved.py
+
 from __future__ import annotations
 
+import copy
 import pickle
 from pathlib import Path
 
@@ -86,7 +89,8 @@ def test_a_later_place_is_stronger(tmp_path: Path) -> None:
 def test_a_configuration_knows_which_settings_its_caller_named() -> None:
     config = dlog.NamespaceConfig(ack_quorum=2, create=True)
     assert given_settings(config) == {"ack_quorum", "create"}
-    assert given_settings(pickle.loads(pickle.dumps(config))) == {"create"}
+    assert given_settings(pickle.loads(pickle.dumps(config))) == {"ack_quorum", "create"}
+    assert given_settings(copy.copy(config)) == {"ack_quorum", "create"}
     assert "writer" in given_settings(attrs.evolve(config, create=False))
     assert config == dlog.NamespaceConfig(create=True)
 
@@ -210,6 +214,7 @@ def test_the_namespace_of_commands_is_a_setting(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 async def test_a_namespace_takes_its_settings_from_every_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,12 +231,13 @@ async def test_a_namespace_takes_its_settings_from_every_place(
         config = namespace.config
         async with namespace.open_writer("log", create=True, config=dlog.WriterConfig(purge=True)) as writer:
             await writer.append(b"one")
-        assert (await namespace.verify_log("log")).chained_records == 1
+        assert (await namespace.repair.verify("log")).chained_records == 1
     assert config.digest_type is dlog.DigestType.MAC
     assert (config.writer.retry_pause_s, config.writer.close_timeout_s) == (0.5, 8)
     assert config.reader.read_bytes_max == 1 << 20
 
 
+@pytest.mark.slow
 async def test_the_settings_of_one_writer_keep_those_that_it_does_not_name(tmp_path: Path) -> None:
     """Keys of the namespace must not be lost with a writer that names another setting."""
     keys = key_file(tmp_path)
@@ -254,7 +260,7 @@ def test_the_blocking_api_takes_the_same_places(tmp_path: Path) -> None:
     with dlog.blocking.open_namespace(
         (tmp_path / "log").as_uri(), config_file=file, settings={"reader.read_bytes_max": "1M"}
     ) as namespace:
-        assert namespace._namespace.config.compression is dlog.Compression.LZ4
+        assert namespace._inner.config.compression is dlog.Compression.LZ4
 
 
 @pytest.mark.parametrize("uri", ["?writer.purge=maybe", "?writer.prge=no"])

@@ -1,5 +1,7 @@
 """The places of settings: reading a file, variables and a query; refusing what is wrong, by its place."""
 
+# covers: dlog/settings/sources.py
+
 from __future__ import annotations
 
 from contextlib import suppress
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from dlog.errors import ConfigError, InvalidUriError
 from dlog.settings.sources import OTHER_VARIABLES, read_environment, read_file, read_texts, split_query
+from ledger.causes import cause_of
 
 SECRET = "open-sesame"
 URI = "distributedlog://zk1/shop"
@@ -71,7 +74,7 @@ def test_a_wrong_line_of_a_file_is_named_and_its_value_is_not_quoted(
     with pytest.raises(ConfigError, match=message) as caught:
         read_file(written(tmp_path, text))
     assert str(tmp_path / "dlog.toml") in str(caught.value)
-    assert SECRET not in f"{caught.value} {caught.value.__cause__}"
+    assert SECRET not in f"{caught.value} {cause_of(caught.value)}"
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -82,6 +85,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_file(tmp_path / "bytes.toml")
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     file = tmp_path_factory.getbasetemp() / "any.toml"
@@ -167,7 +171,7 @@ def test_a_wrong_query_is_refused_and_not_quoted(query: str, message: str) -> No
     error: BaseException | None = caught.value
     while error is not None:
         assert SECRET not in f"{error} {error!r}"
-        error = error.__cause__
+        error = cause_of(error)
 
 
 def test_a_password_with_a_question_mark_is_not_quoted() -> None:

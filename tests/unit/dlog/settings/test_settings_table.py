@@ -1,5 +1,9 @@
 """The table of settings: it is complete, and each default is a value that every place can give."""
 
+# covers: dlog/settings/table.py
+# covers: ledger/settings/kinds.py
+# covers: ledger/settings/row.py
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -7,15 +11,22 @@ from pathlib import Path
 import attrs
 import pytest
 
-from dlog.settings import kinds
 from dlog.settings.sources import read_texts
 from dlog.settings.table import (
     BY_VARIABLE,
     FILES_AND_PLACES,
-    KEYWORDS_ONLY,
     SECRETS,
     SECTIONS,
     SETTINGS,
+)
+from ledger.settings import kinds
+
+# Attributes that no place outside a program can give: objects of the program.
+KEYWORDS_ONLY: frozenset[str] = frozenset(
+    {
+        *("password", "tls", "auth", "zookeeper_security", "placement", "writer", "reader", "heal"),
+        *("writer.encryption", "reader.encryption", "zookeeper.password"),
+    }
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dlog
+from dlog.operations.properties import PropertyCalls
 from dlog.shards import (
     NotShardedError,
     ShardCountError,
@@ -17,7 +18,7 @@ from dlog.shards import (
 )
 from namespace.policy import Policy, Right, Rule
 
-CHANGES = ("create_log", "change_properties")
+CHANGES = ((dlog.Namespace, "create_log"), (PropertyCalls, "change"))
 
 
 class DiedError(Exception):
@@ -29,8 +30,8 @@ async def create_until(namespace: dlog.Namespace, step: int, *, is_done: bool) -
     left = step
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in CHANGES:
-            change = getattr(namespace, name)
+        for owner, name in CHANGES:
+            change = getattr(owner, name)
 
             async def counted(*args: object, _change: object = change, **kwargs: object) -> object:
                 nonlocal left
@@ -42,13 +43,13 @@ async def create_until(namespace: dlog.Namespace, step: int, *, is_done: bool) -
                     raise DiedError
                 return done
 
-            patch.setattr(namespace, name, counted)
+            patch.setattr(owner, name, counted)
         with pytest.raises(DiedError):
             await create_sharded_log(namespace, "s", 3)
 
 
 async def test_a_sharded_log_is_logs_below_its_name(namespace: dlog.Namespace) -> None:
-    await create_sharded_log(namespace, "/shop/s", 3)
+    await create_sharded_log(namespace, "shop/s", 3)
     names = ["shop/s/shard-00000", "shop/s/shard-00001", "shop/s/shard-00002"]
     assert await shard_names(namespace, "shop/s") == names == await namespace.list_logs()
     with pytest.raises(dlog.LogExistsError):
@@ -166,12 +167,12 @@ async def test_rights_on_some_shards_delete_none_and_list_none_as_missing(namesp
         Rule(namespace.principal, "orders/shard-00000", frozenset({Right.READ})),
         Rule(namespace.principal, "orders/shard-00001", frozenset({Right.ADMIN})),
     ]
-    await namespace.set_policy(Policy((root, *mine)))
+    await namespace.policy.set(Policy((root, *mine)))
     with pytest.raises(dlog.AccessDeniedError, match="no right to admin"):
         await delete_sharded_log(namespace, "orders")
     assert await shard_names(namespace, "orders") == ["orders/shard-00000", "orders/shard-00001"]
-    namespace._permissions.principal = "operator"
-    await namespace.set_policy(Policy((root, Rule("other", "orders/shard-00000", frozenset({Right.READ})))))
-    namespace._permissions.principal = "other"
+    namespace.context.permissions.principal = "operator"
+    await namespace.policy.set(Policy((root, Rule("other", "orders/shard-00000", frozenset({Right.READ})))))
+    namespace.context.permissions.principal = "other"
     with pytest.raises(dlog.AccessDeniedError, match="no right to read"):
         await shard_names(namespace, "orders")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dlog.errors import LogMetadataError
-from dlog.shards.layout import Layout, layout_in, shard_log, shard_of
+from dlog.shards.layout import ShardLayout, layout_in, shard_log, shard_of
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_keys_spread_over_all_shards() -> None:
 
 
 def test_a_layout_is_read_as_it_was_stored() -> None:
-    for layout in (Layout(1, is_complete=False), Layout(1000, is_complete=True)):
+    for layout in (ShardLayout(1, is_complete=False), ShardLayout(1000, is_complete=True)):
         assert layout_in("s", {"owner": "shop", **layout.properties()}) == layout
     assert layout_in("s", {"owner": "shop"}) is None
     assert shard_log("shop/s", 7) == "shop/s/shard-00007"
@@ -56,6 +56,6 @@ def test_a_layout_is_read_as_it_was_stored() -> None:
     ],
 )
 def test_an_unknown_or_incomplete_layout_is_refused(wrong: dict[str, str | None]) -> None:
-    properties = {**Layout(8, is_complete=True).properties(), **wrong}
+    properties = {**ShardLayout(8, is_complete=True).properties(), **wrong}
     with pytest.raises(LogMetadataError, match="no layout that this release knows"):
         layout_in("s", {key: value for key, value in properties.items() if value is not None})

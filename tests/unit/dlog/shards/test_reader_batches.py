@@ -151,7 +151,7 @@ async def lose_a_segment(namespace: dlog.Namespace) -> None:
     for number in range(3):
         await fill(namespace, 2, [number])
     lost = (await namespace.segments("s/shard-00001"))[1]
-    await namespace._client.delete(lost.ledger_id)
+    await namespace.context.client.delete(lost.ledger_id)
 
 
 async def test_missing_data_of_a_shard_are_a_gap_between_its_records(namespace: dlog.Namespace) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 import dlog
 from dlog.shards import ShardedPosition, create_sharded_log, open_sharded_writer, shard_names, shard_of
+from dlog.write.health import WORST_LAST
+from tests.unit.dlog.test_expired_sessions import two_programs
 
 KEYS = [b"key-%d" % number for number in range(12)]
 
@@ -131,3 +134,38 @@ async def test_a_failed_shard_raises_for_its_keys_and_the_others_go_on(namespace
         await writer.append(good, b"3")
     assert await payloads(namespace, 0) == []
     assert await payloads(namespace, 1) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.slow
+async def test_each_shard_reopens_by_itself_and_the_writer_says_how_it_is(autojump_clock: MockClock) -> None:
+    async with two_programs() as (one, _):
+        await create_sharded_log(one.namespace, "s", 2)
+        async with open_sharded_writer(one.namespace, "s", reopen=True) as writer:
+            for key in KEYS:
+                await writer.append(key, b"before")
+            assert {each.state for each in writer.health()} == {dlog.WriterState.OPEN}
+            one.sessions.failures = 20  # of attempts to get the next session
+            one.sessions.expire()
+            await trio.testing.wait_all_tasks_blocked()
+            assert writer.state is dlog.WriterState.REOPENING
+            failure = writer.failure
+            assert isinstance(failure, dlog.LogLockLostError)
+            assert {each.state for each in writer.health()} == {writer.state}
+            for key in KEYS:
+                await writer.append(key, b"after")
+            assert writer.failure is None
+            assert {each.state for each in writer.health()} == {dlog.WriterState.OPEN}
+        records = [each for shard in (0, 1) for each in await payloads(one.namespace, shard)]
+        assert sorted(records) == sorted([b"before", b"after"] * len(KEYS))
+
+
+async def test_the_state_is_that_of_the_worst_shard(namespace: dlog.Namespace) -> None:
+    await create_sharded_log(namespace, "s", 2)
+    async with open_sharded_writer(namespace, "s") as writer:
+        assert (writer.state, writer.failure) == (dlog.WriterState.OPEN, None)
+        assert writer.oldest_pending_s == 0.0
+        await writer.writers[1].seal()
+        assert writer.state is dlog.WriterState.CLOSED
+    assert sorted(WORST_LAST, key=lambda state: state.value) == sorted(
+        dlog.WriterState, key=lambda state: state.value
+    )

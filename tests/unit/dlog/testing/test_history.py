@@ -46,7 +46,7 @@ def test_an_acknowledged_record_that_is_not_in_the_log_is_lost() -> None:
     records = acknowledged(log, b"a", b"b")
     log.judge(records[:1])
     assert rules(history) == [Rule.NO_LOSS]
-    with pytest.raises(HistoryViolationError, match=r"'orders': DLSN\(1, 1, 0\) are acknowledged"):
+    with pytest.raises(HistoryViolationError, match=r"'orders': 1:1:0 are acknowledged"):
         history.check()
 
 

@@ -1,11 +1,12 @@
 """The write-ahead log for asyncio and without ``async``: the same results."""
 
+# covers: dlog/aio/wal.py
+# covers: dlog/blocking/wal.py
+
 from __future__ import annotations
 
 import asyncio
-import inspect
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -69,13 +70,3 @@ def test_with_asyncio(tmp_path: Path) -> None:
 
     for round_number in range(2):
         asyncio.run(main(round_number))
-
-
-@pytest.mark.parametrize("face", [dlog.blocking, dlog.aio], ids=["blocking", "asyncio"])
-def test_every_face_has_the_same_calls(face: ModuleType) -> None:
-    for name in ("append", "snapshot", "index", "snapshot_index"):
-        theirs, ours = getattr(dlog.wal.WriteAheadLog, name), getattr(face.WriteAheadLog, name)
-        if inspect.isfunction(theirs):
-            assert list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters)
-    options = list(inspect.signature(dlog.wal.open_wal_in).parameters)
-    assert list(inspect.signature(face.open_wal).parameters) == options

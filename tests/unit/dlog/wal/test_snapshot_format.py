@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlog import DLSN
 from dlog.wal import ReplayError
-from dlog.wal.snapshot_format import CHUNK_BYTES_MAX, Snapshot, encode, last_complete
+from dlog.wal.snapshot_format import CHUNK_BYTES_MAX, Decoder, StateSnapshot, encode
 
 
-def snapshot(index: int, state: bytes) -> Snapshot:
-    return Snapshot(index, DLSN(1, index, 0), state)
+def last_complete(log: str, payloads: Iterable[bytes]) -> StateSnapshot | None:
+    decoder = Decoder(log)
+    for payload in payloads:
+        decoder.add(payload)
+    return decoder.found
+
+
+def snapshot(index: int, state: bytes) -> StateSnapshot:
+    return StateSnapshot(index, DLSN(1, index, 0), state)
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40), st.integers(0, 6))

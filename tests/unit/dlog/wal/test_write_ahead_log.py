@@ -19,10 +19,10 @@ from dlog.wal import (
     ReplayError,
     WalStoppedError,
     WriteAheadLog,
-    open_wal_in,
+    open_wal,
     snapshots,
 )
-from dlog.wal.snapshot_format import Snapshot, encode
+from dlog.wal.snapshot_format import StateSnapshot, encode
 from dlog.wal.write_ahead_log import operations_log, snapshots_log
 from namespace.segments.segment import TruncationStatus
 
@@ -52,7 +52,7 @@ class State:
     def open(
         self, namespace: dlog.Namespace, **options: Any
     ) -> AbstractAsyncContextManager[WriteAheadLog[int]]:
-        return open_wal_in(
+        return open_wal(
             namespace, apply=self.apply, snapshot=self.dump, restore=self.restore, name="w", **options
         )
 
@@ -193,15 +193,17 @@ async def test_a_service_that_lost_its_log_is_stopped(namespace: dlog.Namespace,
     async with old.open(namespace) as wal:
         await wal.append(b"old")
         locks = f"/dlog/{operations_log('w')}/<default>/lock"
-        for lock in (await namespace._store.children(locks)).names:
-            await namespace._store.delete(f"{locks}/{lock}")
+        for lock in (await namespace.context.store.children(locks)).names:
+            await namespace.context.store.delete(f"{locks}/{lock}")
         async with dlog.open_namespace(tmp_path.as_uri()) as other, new.open(other) as taken:
             await taken.append(b"new")
             with pytest.raises(dlog.WriteError):
                 await wal.append(b"too late")
             with pytest.raises(WalStoppedError, match="open it again") as caught:
                 await wal.append(b"too late")
-            assert isinstance(caught.value.__cause__, dlog.WriteError)
+            assert isinstance(wal.failure, dlog.WriteError)
+            assert str(wal.failure) in str(caught.value)
+            assert caught.value.__cause__ is None  # a traceback shows the message once
             await taken.append(b"newer")
     assert new.lines == [b"old", b"new", b"newer"]
     assert old.lines == [b"old"]
@@ -211,7 +213,7 @@ async def test_a_snapshot_of_a_service_that_lost_its_log_harms_nothing(namespace
     state = State()
     async with state.open(namespace) as wal:
         await wal.append(b"1")
-        later = Snapshot(2, dlog.DLSN(9, 9, 9), b"later")
+        later = StateSnapshot(2, dlog.DLSN(9, 9, 9), b"later")
         assert await snapshots.write(namespace, snapshots_log("w"), later)
         with pytest.raises(WalStoppedError, match="another service has taken it over"):
             await wal.snapshot()
@@ -225,7 +227,7 @@ async def test_operations_stay_until_their_snapshot_is_complete(
     parts = 0
     whole = encode
 
-    def cut(snapshot: Snapshot) -> Any:
+    def cut(snapshot: StateSnapshot) -> Any:
         for number, payload in enumerate(whole(snapshot)):
             if number == parts:
                 raise dlog.LogUnavailableError("the power is out")
@@ -252,12 +254,12 @@ async def test_the_snapshot_of_the_service_before_may_come_late(namespace: dlog.
             await wal.append(b"%d" % number)
     async with old.open(namespace):
         pass
-    late = Snapshot(3, await last(namespace), old.dump())
+    late = StateSnapshot(3, await last(namespace), old.dump())
     fresh = State()
     real = snapshots.read_last
     calls = 0
 
-    async def slow_read(namespace: dlog.Namespace, log: str) -> Snapshot | None:
+    async def slow_read(namespace: dlog.Namespace, log: str) -> StateSnapshot | None:
         nonlocal calls
         calls += 1
         found = await real(namespace, log)
@@ -341,13 +343,13 @@ async def test_a_snapshot_without_a_way_to_restore_it_is_an_error(namespace: dlo
         await wal.append(b"1")
         await wal.snapshot()
     with pytest.raises(ReplayError, match="open it with snapshot= and restore="):
-        async with open_wal_in(namespace, apply=state.apply, name="w"):
+        async with open_wal(namespace, apply=state.apply, name="w"):
             pass
     with pytest.raises(ValueError, match="belong together"):
-        open_wal_in(namespace, apply=state.apply, snapshot=state.dump)
+        open_wal(namespace, apply=state.apply, snapshot=state.dump)
     with pytest.raises(ValueError, match="at least 1"):
-        open_wal_in(namespace, apply=state.apply, operations_between_snapshots=0)
-    async with open_wal_in(namespace, apply=state.apply, name="plain") as plain:
+        open_wal(namespace, apply=state.apply, operations_between_snapshots=0)
+    async with open_wal(namespace, apply=state.apply, name="plain") as plain:
         with pytest.raises(ValueError, match="without snapshot= and restore="):
             await plain.snapshot()
         assert "0 operations in flight" in repr(plain)
@@ -361,3 +363,17 @@ async def test_an_operation_that_is_too_long_is_refused_and_the_log_goes_on(
         with pytest.raises(dlog.RecordTooLongError):
             await wal.append(bytes(dlog.PAYLOAD_BYTES_MAX + 1))
         assert await wal.append(b"short") == 1
+
+
+async def test_it_says_how_it_is(namespace: dlog.Namespace) -> None:
+    state = State()
+    async with state.open(namespace) as wal:
+        await wal.append(b"good")
+        assert (wal.state, wal.failure, wal.oldest_pending_s) == (dlog.WriterState.OPEN, None, 0.0)
+        with pytest.raises(ApplyError):
+            await wal.append(b"bad")
+        assert wal.state is dlog.WriterState.FAILED
+        assert isinstance(wal.failure, ApplyError)
+        health = wal.health()
+        assert (health.log, health.state) == ("w/operations", dlog.WriterState.FAILED)
+        assert health.reason == str(wal.failure)

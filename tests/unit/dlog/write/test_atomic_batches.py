@@ -41,6 +41,7 @@ def entries(positions: list[DLSN]) -> set[tuple[int, int]]:
     return {(position.segment_seqno, position.entry_id) for position in positions}
 
 
+@pytest.mark.slow
 async def test_an_atomic_batch_is_one_entry_also_beyond_the_usual_size_of_one(
     namespace: dlog.Namespace,
 ) -> None:
@@ -56,7 +57,7 @@ async def test_an_atomic_batch_is_one_entry_also_beyond_the_usual_size_of_one(
         records = [record async for record in reader]
     assert [record.payload for record in records] == payloads * 2
     assert [record.dlsn for record in records] == one_by_one + together
-    assert (await namespace.verify_log("log")).is_sound
+    assert (await namespace.repair.verify("log")).is_sound
 
 
 @pytest.mark.slow
@@ -88,6 +89,7 @@ def test_the_largest_atomic_batch_fills_an_entry() -> None:
     assert batcher.take(idle=False) is batch
 
 
+@pytest.mark.slow
 async def test_a_batch_is_written_only_behind_the_expected_record(namespace: dlog.Namespace) -> None:
     async with namespace.open_writer("log", create=True) as log:
         first = await log.append_many_after([b"1", b"2"], None, txids=[1, 2])

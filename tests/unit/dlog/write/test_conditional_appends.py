@@ -1,5 +1,8 @@
 """Appends that depend on what the log holds: after a position, and once for each transaction id."""
 
+# covers: dlog/write/log_writer.py
+# covers: dlog/write/repeats.py
+
 from __future__ import annotations
 
 import signal
@@ -28,6 +31,7 @@ async def read(namespace: dlog.Namespace) -> list[tuple[int, bytes]]:
         return [(record.txid, record.payload) async for record in reader]
 
 
+@pytest.mark.slow
 async def test_a_record_is_written_only_behind_the_expected_one(namespace: dlog.Namespace) -> None:
     async with namespace.open_writer("log", create=True) as log:
         with pytest.raises(dlog.PositionConflictError) as caught:
@@ -50,6 +54,7 @@ async def test_a_record_is_written_only_behind_the_expected_one(namespace: dlog.
     ]
 
 
+@pytest.mark.slow
 async def test_the_expected_record_may_be_that_of_an_earlier_writer(namespace: dlog.Namespace) -> None:
     async with namespace.open_writer("log", create=True) as log:
         first = await log.append(b"first")
@@ -60,6 +65,7 @@ async def test_the_expected_record_may_be_that_of_an_earlier_writer(namespace: d
     assert [payload for _, payload in await read(namespace)] == [b"first", b"second"]
 
 
+@pytest.mark.slow
 async def test_records_in_flight_count(namespace: dlog.Namespace) -> None:
     async with namespace.open_writer("log", create=True) as log:
         first = await log.append(b"first")
@@ -69,6 +75,7 @@ async def test_records_in_flight_count(namespace: dlog.Namespace) -> None:
         assert caught.value.actual == await pending
 
 
+@pytest.mark.slow
 async def test_one_of_many_tasks_with_the_same_expectation_wins(namespace: dlog.Namespace) -> None:
     won: list[int] = []
     async with namespace.open_writer("log", create=True) as log:
@@ -92,6 +99,7 @@ async def test_one_of_many_tasks_with_the_same_expectation_wins(namespace: dlog.
     assert len(await read(namespace)) == 5
 
 
+@pytest.mark.slow
 async def test_a_repeated_append_stores_once_and_returns_the_first_position(
     namespace: dlog.Namespace,
 ) -> None:
@@ -114,6 +122,7 @@ async def test_a_repeated_append_stores_once_and_returns_the_first_position(
     assert await read(namespace) == [(5, b"5"), (9, b"9"), (10, b"10"), (11, b"11")]
 
 
+@pytest.mark.slow
 async def test_a_repeated_id_with_another_payload_is_refused_and_nothing_is_written(
     namespace: dlog.Namespace,
 ) -> None:
@@ -131,6 +140,29 @@ async def test_a_repeated_id_with_another_payload_is_refused_and_nothing_is_writ
     assert await read(namespace) == [(5, b"first")]
 
 
+@pytest.mark.slow
+async def test_of_plain_records_with_equal_ids_the_first_is_the_one_that_is_found(
+    namespace: dlog.Namespace,
+) -> None:
+    async with namespace.open_writer("log", create=True) as log:
+        first, second = await log.append_many([b"first", b"second"], txids=[5, 5])
+        third = await log.append(b"third", txid=5)
+        assert await log.outcome(5) == first < second < third
+        assert await log.append_once(b"first", txid=5) == first
+        with pytest.raises(dlog.TxidReusedError):
+            await log.append_once(b"second", txid=5)
+    assert await read(namespace) == [(5, b"first"), (5, b"second"), (5, b"third")]
+
+
+@pytest.mark.slow
+async def test_a_great_id_holds_the_ids_of_later_records_where_it_is(namespace: dlog.Namespace) -> None:
+    async with namespace.open_writer("log", create=True) as log:
+        await log.append(b"first", txid=2**62)
+        await log.append(b"second")
+    assert await read(namespace) == [(2**62, b"first"), (2**62, b"second")]
+
+
+@pytest.mark.slow
 async def test_an_encrypted_record_is_compared_by_its_payload(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.touch(0o600)
@@ -146,6 +178,7 @@ async def test_an_encrypted_record_is_compared_by_its_payload(tmp_path: Path) ->
             assert await log.append_once(b"first", txid=5) == first
 
 
+@pytest.mark.slow
 async def test_tasks_that_repeat_one_append_store_it_once(namespace: dlog.Namespace) -> None:
     found: list[DLSN] = []
     async with namespace.open_writer("log", create=True) as log:
@@ -160,6 +193,7 @@ async def test_tasks_that_repeat_one_append_store_it_once(namespace: dlog.Namesp
     assert await read(namespace) == [(3, b"payload")]
 
 
+@pytest.mark.slow
 async def test_an_unknown_outcome_is_settled(namespace: dlog.Namespace) -> None:
     async with namespace.open_writer("log", create=True) as log:
         first = await log.append(b"1", txid=1)
@@ -178,6 +212,7 @@ async def test_an_unknown_outcome_is_settled(namespace: dlog.Namespace) -> None:
         assert await log.outcome(1) is None
 
 
+@pytest.mark.slow
 def test_blocking_writers_offer_the_same(tmp_path: Path) -> None:
     with (
         dlog.blocking.open_namespace(f"file://{tmp_path}") as namespace,

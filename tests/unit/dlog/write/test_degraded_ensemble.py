@@ -1,5 +1,9 @@
 """Segments that begin on fewer bookies than asked: down to the ack quorum, marked, rolled to all of them."""
 
+# covers: dlog/description.py
+# covers: dlog/write/full_ensemble.py
+# covers: ledger/replication_asked.py
+
 from __future__ import annotations
 
 import logging
@@ -87,6 +91,7 @@ async def test_the_writer_rolls_to_a_full_ensemble_once_the_bookie_stays(
         assert await read_all(opened.namespace, "log") == [b"one", b"two"]
 
 
+@pytest.mark.slow
 async def test_a_full_segment_whose_bookie_goes_is_not_rolled(autojump_clock: trio.testing.MockClock) -> None:
     async with (
         open_cluster(3) as cluster,
@@ -171,7 +176,7 @@ async def test_a_check_and_the_page_list_such_segments(autojump_clock: trio.test
     async with opened_with_two_of_three() as (_, opened):
         async with opened.namespace.open_writer("log", create=True) as writer:
             await writer.append(b"one")
-            found = await opened.namespace.check_log("log")
+            found = await opened.namespace.repair.check("log")
             assert found.is_consistent
             assert [(each.kind, each.advice) for each in found.findings] == [
                 (
@@ -179,7 +184,7 @@ async def test_a_check_and_the_page_list_such_segments(autojump_clock: trio.test
                     "its writer begins the next segment on all bookies once they are there",
                 )
             ]
-        found = await opened.namespace.check_log("log")
+        found = await opened.namespace.repair.check("log")
         assert found.is_consistent
         (finding,) = found.findings
         assert (finding.kind, finding.is_error) == (dlog.FindingKind.DEGRADED, False)

@@ -1,5 +1,7 @@
 """Keep-alive control records: a reader tells an idle writer from one that is gone."""
 
+# covers: dlog/write/writer_timers.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -67,6 +69,7 @@ async def test_a_writer_sends_none_by_default_and_none_while_it_writes(autojump_
         assert not any(KEEP_ALIVE_PAYLOAD in body for body in bodies)
 
 
+@pytest.mark.slow
 async def test_a_reader_waits_for_an_idle_writer_and_fails_for_one_that_is_gone(
     autojump_clock: object,
 ) -> None:
@@ -91,21 +94,26 @@ async def test_a_reader_waits_for_an_idle_writer_and_fails_for_one_that_is_gone(
                 await anext(reader)
 
 
+@pytest.mark.slow
 async def test_a_reader_whose_caller_pauses_does_not_take_the_log_for_dead(autojump_clock: object) -> None:
     """Fetching stands still while the caller takes nothing."""
     async with opened(keep_alive_s=10.0, entry_bytes_target=100) as found:
         reader_config = attrs.evolve(found.namespace.config.reader, read_ahead_bytes_max=1, read_bytes_max=1)
-        found.namespace.config = attrs.evolve(found.namespace.config, reader=reader_config)
-        async with found.namespace.open_writer("log", create=True) as writer:
+        context = found.namespace.context
+        namespace = dlog.Namespace(
+            attrs.evolve(context, config=attrs.evolve(context.config, reader=reader_config))
+        )
+        async with namespace.open_writer("log", create=True) as writer:
             await writer.append_many([b"%d" % n for n in range(20)])
             await writer.flush()
-            async with found.namespace.open_reader("log") as reader:
+            async with namespace.open_reader("log") as reader:
                 for number in range(20):
                     assert (await anext(reader)).payload == b"%d" % number
                     await trio.sleep(100)
                 assert await reader.read_batch(1, wait_s=100) == []
 
 
+@pytest.mark.slow
 async def test_an_idle_log_stays_alive_after_a_roll_by_age_and_its_recovery(autojump_clock: object) -> None:
     config = config_with(keep_alive_s=10.0, segment_age_s_max=100.0)
     async with open_cluster() as cluster, open_on(cluster, config=config) as found:

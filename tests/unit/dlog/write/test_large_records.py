@@ -1,5 +1,7 @@
 """Records above the limit of an entry: cut by the writer, joined by readers, never in part."""
 
+# covers: dlog/format/large_record.py
+
 from __future__ import annotations
 
 import random
@@ -17,8 +19,9 @@ from dlog.errors import EntryFormatError
 from dlog.format import large_record
 from dlog.format.envelope import open_envelope
 from dlog.format.large_record import LARGE_RECORD_BYTES_MAX, PartJoiner, head_of, parts_of
+from dlog.write.actions import SegmentInUse
 from dlog.write.segment_lifecycle import SegmentLifecycle
-from dlog.write.writer_machine import SegmentInUse, WriterMachine
+from dlog.write.writer_machine import WriterMachine
 from ledger.errors import LedgerWriteError
 from namespace.segments.segment import EMPTY_SEGMENT_TXID
 
@@ -78,7 +81,7 @@ async def test_a_large_record_is_read_as_it_was_written_also_from_between_its_pa
         assert await read(namespace, start=4) == records[3:]
         assert await namespace.truncate_log("log", large) == large
         assert await read(namespace) == records[1:]
-        found = await namespace.verify_log("log")
+        found = await namespace.repair.verify("log")
         assert found.is_sound
         assert found.chained_records == 5
         described = await namespace.describe_log("log")
@@ -100,6 +103,7 @@ async def test_a_record_whose_ledger_fails_between_its_parts_is_written_whole_to
     assert await read(namespace, start=DLSN(1, 1, 0)) == await read(namespace)
 
 
+@pytest.mark.slow
 async def test_parts_that_a_dead_writer_left_are_no_record_and_its_append_can_be_repeated(
     namespace: dlog.Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +146,7 @@ def fail_behind_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WriterMachine, "_send_parts", fail_once)
 
 
+@pytest.mark.slow
 async def test_the_limit_is_the_writer_s_and_none_is_for_a_namespace_that_java_reads(
     namespace: dlog.Namespace,
 ) -> None:
@@ -162,6 +167,7 @@ async def test_the_limit_is_the_writer_s_and_none_is_for_a_namespace_that_java_r
     assert not shared.for_scheme("file").shared_with_java
 
 
+@pytest.mark.slow
 async def test_a_writer_with_large_records_is_refused_where_java_reads(tmp_path: Path) -> None:
     shared = dlog.NamespaceConfig(shared_with_java=True)
     async with dlog.open_namespace(f"file://{tmp_path}", config=shared) as namespace:

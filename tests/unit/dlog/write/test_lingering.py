@@ -1,5 +1,7 @@
 """Records that no caller waits for gather for a moment; a record that a caller waits for never does."""
 
+# covers: dlog/write/pending.py
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -82,7 +84,7 @@ class Sending:
 async def sending(nursery: trio.Nursery) -> Sending:
     """One record was sent, and acknowledged, at this moment."""
     sending = Sending(linger_ms=LINGER_MS)
-    nursery.start_soon(sending.shell.send_held)
+    nursery.start_soon(sending.shell.timers.send_held)
     sending.submit()
     sending.ledger.confirm()
     return sending

@@ -1,5 +1,7 @@
 """Sealing a log: its readers end, its writers are refused, and a second attempt finishes the first."""
 
+# covers: dlog/write/opening.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

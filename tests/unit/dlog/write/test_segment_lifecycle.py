@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import attrs
 import pytest
 
 import dlog
@@ -15,13 +16,14 @@ from ledger.handle import WriteHandle
 from ledger.metadata_store.errors import ConnectionLostError
 from ledger.metadata_store.memory import MemoryTree
 from ledger.metadata_store.store import Operation
-from namespace import paths
+from namespace.log_nodes import LogNodes
 from namespace.logs import open_log
 from namespace.segment_nodes import list_segments, record_allocation
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import Opened, WatchedStore, open_on, read_all
+from tests.fakes.log_paths import paths_of
 
-ALLOCATION = paths.allocation_path("/ns", "log")
+ALLOCATION = paths_of("/ns", "log").allocation_path
 
 
 @pytest.fixture
@@ -34,8 +36,8 @@ async def cluster() -> AsyncIterator[DictCluster]:
 async def lifecycle_of(opened: Opened) -> AsyncIterator[SegmentLifecycle]:
     """The segments of a new log, whose lock is held."""
     await opened.namespace.create_log("log", exist_ok=True)
-    lock = await take_lock(opened.store, "/ns", "log", "test", 0)
-    lifecycle = opened.namespace._lifecycle("log", lock, opened.namespace.config.writer)
+    lock = await take_lock(LogNodes(opened.store, "/ns", "log"), "test", 0)
+    lifecycle = opened.namespace.context.writers_lifecycle("log", lock, opened.namespace.config.writer)
     await lifecycle.refresh()
     try:
         yield lifecycle
@@ -44,7 +46,7 @@ async def lifecycle_of(opened: Opened) -> AsyncIterator[SegmentLifecycle]:
 
 
 async def ledgers_in_progress(opened: Opened) -> list[int]:
-    listed = await list_segments(opened.store, "/ns", "log")
+    listed = await list_segments(LogNodes(opened.store, "/ns", "log"))
     return [segment.ledger_id for segment in listed.segments if segment.in_progress]
 
 
@@ -84,8 +86,8 @@ async def test_the_first_ledger_of_a_cluster_gets_its_inner_nodes(cluster: DictC
 
 async def test_a_writer_that_was_overtaken_creates_no_ledger(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened, lifecycle_of(opened) as lifecycle:
-        known = await open_log(opened.store, "/ns", "log")
-        await record_allocation(opened.store, known, 99)
+        known = await open_log(LogNodes(opened.store, "/ns", "log"))
+        await record_allocation(known, 99)
         with pytest.raises(LogFencedError):
             await lifecycle.begin(0)
         assert await opened.client.ledger_ids() == []
@@ -139,7 +141,7 @@ async def test_a_session_that_was_replaced_begins_no_segment(cluster: DictCluste
     async with open_on(cluster) as opened, open_on(cluster) as other, lifecycle_of(opened) as lifecycle:
         assert opened.client.is_in_session(opened.store)
         assert not opened.client.is_in_session(other.store)
-        lifecycle._store = other.store
+        lifecycle._nodes = attrs.evolve(lifecycle._nodes, store=other.store)
         assert await lifecycle.begin(0) is None
 
 
@@ -148,13 +150,14 @@ async def test_a_ledger_that_an_earlier_writer_left_is_deleted(cluster: DictClus
         await opened.namespace.create_log("log")
         left = await opened.client.create()
         _ended(left)
-        await record_allocation(opened.store, await open_log(opened.store, "/ns", "log"), left.ledger_id)
+        await record_allocation(await open_log(LogNodes(opened.store, "/ns", "log")), left.ledger_id)
         async with opened.namespace.open_writer("log") as writer:
             await writer.append(b"first")
         assert left.ledger_id not in await opened.client.ledger_ids()
         assert await read_all(opened.namespace, "log") == [b"first"]
 
 
+@pytest.mark.slow
 async def test_a_writer_that_is_cut_anywhere_leaves_no_segment_without_its_ledger(
     cluster: DictCluster, autojump_clock: object
 ) -> None:

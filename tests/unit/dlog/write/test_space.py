@@ -284,20 +284,20 @@ async def test_old_segments_go_when_the_log_is_written(
 ) -> None:
     clock = Clock()
     async with dlog.open_namespace(f"file://{tmp_path}") as namespace:
-        monkeypatch.setattr(namespace, "_wall_ms", clock)
+        monkeypatch.setattr(namespace, "context", attrs.evolve(namespace.context, wall_ms=clock))
         for number in range(3):
             async with namespace.open_writer("log", create=True) as log:
                 await log.append(b"%d" % number)
             clock.now_ms += 60_000
-        await namespace.set_retention("log", dlog.Retention(age_s=100))
+        await namespace.retention.set("log", dlog.Retention(age_s=100))
         async with namespace.open_writer("log") as log:
             await log.append(b"3")
         assert await read(namespace) == [b"2", b"3"]
         assert numbers(await namespace.segments("log")) == [3, 4]
         clock.now_ms += 1_000_000
-        assert numbers(await namespace.retain_log("log")) == [3]
+        assert numbers(await namespace.retention.apply("log")) == [3]
         assert await read(namespace) == []
-        await namespace.set_retention("log", None)
+        await namespace.retention.set("log", None)
         async with namespace.open_writer("log") as log:
             await log.append(b"4")
         assert await read(namespace) == [b"4"]
@@ -309,9 +309,9 @@ async def test_an_idle_writer_gives_up_what_has_grown_old(
     monkeypatch.setattr(space, "ROUND_S", 0.01)
     clock = Clock()
     async with dlog.open_namespace(f"file://{tmp_path}") as namespace:
-        monkeypatch.setattr(namespace, "_wall_ms", clock)
+        monkeypatch.setattr(namespace, "context", attrs.evolve(namespace.context, wall_ms=clock))
         await write(namespace, 3)
-        await namespace.set_retention("log", dlog.Retention(age_s=100))
+        await namespace.retention.set("log", dlog.Retention(age_s=100))
         async with namespace.open_writer("log"):
             clock.now_ms += 1_000_000
             with trio.fail_after(60):
@@ -324,17 +324,17 @@ async def test_a_log_is_kept_below_a_size_by_its_newest_segments(tmp_path: Path)
         for number in range(4):
             async with namespace.open_writer("log", create=True) as log:
                 await log.append(b"x" * 1000, txid=number)
-        await namespace.set_retention("log", dlog.Retention(size_bytes=2000))
-        assert numbers(await namespace.retain_log("log")) == [1, 2]
-        assert await namespace.retain_log("log") == []
+        await namespace.retention.set("log", dlog.Retention(size_bytes=2000))
+        assert numbers(await namespace.retention.apply("log")) == [1, 2]
+        assert await namespace.retention.apply("log") == []
         assert len(await read(namespace)) == 2
 
 
 async def test_records_that_a_cursor_protects_stay_until_it_is_committed(tmp_path: Path) -> None:
     async with dlog.open_namespace(f"file://{tmp_path}", config=KEEPS) as namespace:
         await write(namespace, 4)
-        await namespace.set_retention("log", dlog.Retention(keep_unread=True))
-        assert await namespace.retain_log("log") == []
+        await namespace.retention.set("log", dlog.Retention(keep_unread=True))
+        assert await namespace.retention.apply("log") == []
         async with namespace.open_reader("log", cursor="slow") as slow:
             await anext(slow)
             await slow.commit()
@@ -343,13 +343,13 @@ async def test_records_that_a_cursor_protects_stay_until_it_is_committed(tmp_pat
                     await anext(fast)
                 await fast.commit()
             # The slow cursor has consumed all of segment 1 and is still in it.
-            assert await namespace.retain_log("log") == []
+            assert await namespace.retention.apply("log") == []
             assert (await anext(slow)).payload == b"1"
             await slow.commit()
-            assert numbers(await namespace.retain_log("log")) == [1]
+            assert numbers(await namespace.retention.apply("log")) == [1]
             assert (await anext(slow)).payload == b"2"
             await slow.commit()
-        assert numbers(await namespace.retain_log("log")) == [2]
+        assert numbers(await namespace.retention.apply("log")) == [2]
         assert await read(namespace) == [b"2", b"3"]
 
 
@@ -358,7 +358,7 @@ async def test_a_cursor_created_while_retention_decides_is_protected(
 ) -> None:
     async with dlog.open_namespace(f"file://{tmp_path}", config=KEEPS) as namespace:
         dlsns = await write(namespace, 4)
-        await namespace.set_retention("log", dlog.Retention(age_s=0.001, keep_unread=True))
+        await namespace.retention.set("log", dlog.Retention(age_s=0.001, keep_unread=True))
         found = cursor_nodes.list_cursors
         late = False
 
@@ -371,7 +371,7 @@ async def test_a_cursor_created_while_retention_decides_is_protected(
             return cursors
 
         monkeypatch.setattr(space, "list_cursors", list_before_another_is_created)
-        assert numbers(await namespace.retain_log("log")) == [1]
+        assert numbers(await namespace.retention.apply("log")) == [1]
         async with namespace.open_reader("log", cursor="late", follow=False) as reader:
             assert [record.payload async for record in reader] == [b"1", b"2", b"3"]
 
@@ -382,11 +382,11 @@ async def test_a_rule_that_does_not_parse_gives_up_nothing(
     async with dlog.open_namespace(f"file://{tmp_path}", config=KEEPS) as namespace:
         await write(namespace, 2)
     async with dlog.open_namespace(f"file://{tmp_path}") as namespace:
-        await namespace.set_retention("log", dlog.Retention(age_s=0.001))
+        await namespace.retention.set("log", dlog.Retention(age_s=0.001))
         monkeypatch.setattr(retention_node, "decode_retention", lambda _: decode_retention(b"{"))
         async with namespace.open_writer("log") as log:
             await log.append(b"2", txid=2)
         assert "the retention is not JSON" in caplog.text
         assert await read(namespace) == [b"0", b"1", b"2"]
         with pytest.raises(dlog.LogMetadataError, match="dlog log retention"):
-            await namespace.retain_log("log")
+            await namespace.retention.apply("log")

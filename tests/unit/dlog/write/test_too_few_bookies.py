@@ -13,6 +13,7 @@ import dlog
 from dlog.config import WriterConfig
 from dlog.errors import TooFewBookiesError
 from dlog.write.writer_shell import WriterShell
+from ledger.causes import cause_of
 from ledger.codes import Code
 from ledger.errors import LedgerWriteError, NotEnoughBookiesError
 from ledger.wire.messages import AddRequest
@@ -45,10 +46,10 @@ async def test_a_cluster_that_is_too_small_is_told_within_the_connect_timeout(
         assert trio.current_time() - began_s <= FOUR.connect_timeout_s
     assert "4 bookies wanted, 2 writable (b1:1, b2:1)" in str(caught.value)
     assert caught.value.outcome is dlog.RecordOutcome.NOT_WRITTEN
-    cause = caught.value.__cause__
+    cause = cause_of(caught.value)
     while not isinstance(cause, TooFewBookiesError):
         assert cause is not None
-        cause = cause.__cause__
+        cause = cause_of(cause)
     assert (cause.wanted, cause.bookies, cause.readonly) == (4, ("b1:1", "b2:1"), ())
 
 
@@ -117,6 +118,7 @@ async def test_a_reopened_writer_waits_for_the_bookies_that_it_had_as_long(
                 await cluster.start("b3:1")
 
 
+@pytest.mark.slow
 async def test_a_writer_whose_segments_take_no_entry_fails_after_the_retry_timeout_and_opens_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

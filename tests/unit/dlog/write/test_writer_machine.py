@@ -3,6 +3,8 @@
 ``tests/property/test_dlog_writer_machine.py`` drives it in any order.
 """
 
+# covers: dlog/write/actions.py
+
 from __future__ import annotations
 
 import ast
@@ -15,19 +17,10 @@ import pytest
 from dlog.config import WriterConfig
 from dlog.errors import LogFencedError, LogLockLostError, LogWriteError, RecordOutcome, WriterClosedError
 from dlog.format.compression import Compression
-from dlog.write import writer_machine, writer_state
+from dlog.write import actions, writer_machine, writer_state
+from dlog.write.actions import END, WAIT, Begin, Complete, Follow, Recover, Roll, Stop
 from dlog.write.batcher import Batch
-from dlog.write.writer_machine import (
-    END,
-    WAIT,
-    Begin,
-    Complete,
-    Follow,
-    Recover,
-    Roll,
-    Stop,
-    WriterMachine,
-)
+from dlog.write.writer_machine import WriterMachine
 from dlog.write.writer_state import Intake, Phase
 from ledger.errors import LedgerClosedError, LedgerWriteError
 from namespace.segments.segment import LogSegment
@@ -107,7 +100,7 @@ class Writer:
 
 
 def test_the_machine_and_its_states_import_nothing_that_waits() -> None:
-    for module in (writer_machine, writer_state):
+    for module in (actions, writer_machine, writer_state):
         nodes = list(ast.walk(ast.parse(inspect.getsource(module))))
         names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
         assert not names & {"trio", "time", "os", "logging"}
@@ -126,6 +119,49 @@ def test_the_first_record_asks_for_a_segment_and_goes_into_it() -> None:
     ledger.confirm(0)
     assert batch.outcome is RecordOutcome.DURABLE
     assert writer.told == ["visible"], "readers do not see the last record yet"
+
+
+def test_the_age_of_the_oldest_record_counts_from_its_taking_until_its_outcome() -> None:
+    writer = Writer()
+
+    def age() -> float:
+        return writer.machine.oldest_pending_s
+
+    assert age() == 0.0
+    writer.take()
+    writer.now_s = 3.0
+    assert age() == 3.0, "it waits for a segment"
+    ledger = writer.begin()
+    writer.take()
+    writer.now_s = 7.0
+    assert age() == 7.0, "no bookie has acknowledged it"
+    ledger.confirm(0)
+    assert age() == 4.0, "the second one is the oldest now"
+    ledger.confirm(0, FAILED)
+    writer.machine.settle(0)
+    writer.now_s = 9.0
+    assert age() == 6.0, "it waits for the next segment, and is as old as before"
+    writer.machine.batcher.add_many([b"x"] * 3, [1] * 3)
+    assert age() == 6.0
+    writer.machine.stop(LogWriteError("log", "for the test"))
+    assert age() == 0.0
+
+
+@pytest.mark.parametrize("add", ["add", "add_many", "add_together", "add_mixed", "end_stream", "large"])
+def test_the_age_is_known_however_a_record_was_added(add: str) -> None:
+    writer = Writer()
+    batcher = writer.machine.batcher
+    match add:
+        case "add":
+            batcher.add(b"x", 1)
+        case "large":
+            batcher.add(b"x" * 2_000_000, 1)
+        case "end_stream":
+            batcher.end_stream()
+        case _:
+            getattr(batcher, add)([b"x"], [1])
+    writer.now_s = 2.0
+    assert writer.machine.oldest_pending_s == 2.0
 
 
 def test_a_caller_that_waits_has_the_ledger_send_at_once_what_it_holds() -> None:

@@ -1,5 +1,7 @@
 """The shell of a writer with its machine: failed ledgers, lost sessions, visibility, waiting for capacity."""
 
+# covers: dlog/write/capacity.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
@@ -88,13 +90,15 @@ class UnreachableSegments:
 class Lock:
     """Stands in for ``ledger.metadata_store.lock.DistributedLock``; held until ``lost`` is set."""
 
+    is_away = False  # from the metadata store, so it is not known whether it is held
+
     def __init__(self) -> None:
         self.lost = trio.Event()
         self.session = MemoryStore(MemoryTree())
 
     @property
     def held(self) -> bool:
-        return not self.lost.is_set()
+        return not self.is_away and not self.lost.is_set()
 
     async def wait_lost(self) -> None:
         await self.lost.wait()
@@ -353,7 +357,7 @@ async def test_waiting_for_capacity_ends_in_the_smallest_window() -> None:
         has_capacity = trio.Event()
 
         async def wait() -> None:
-            await shell.wait_capacity()
+            await shell.capacity.wait()
             has_capacity.set()
 
         nursery.start_soon(wait)
@@ -379,7 +383,7 @@ async def waiting_for_a_slow_replica() -> AsyncIterator[tuple[WriterShell, Any, 
 
         async def wait() -> None:
             try:
-                await shell.wait_capacity()
+                await shell.capacity.wait()
             except WriteError as exc:
                 raised.append(exc)
             returned.set()

@@ -1,5 +1,7 @@
 """DIGEST-MD5: RFC 2831's own example, and messages that a stranger wrote."""
 
+# covers: ledger/auth/digest_md5.py
+
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,7 @@
 """JAAS files: Apache's examples, and errors that never quote a secret."""
 
+# covers: ledger/auth/jaas.py
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,8 @@
 """Java's key stores: what keytool wrote, what is damaged, what is hostile."""
 
+# covers: ledger/auth/java_stores.py
+# covers: ledger/auth/tls.py
+
 from __future__ import annotations
 
 import hashlib
@@ -16,7 +19,7 @@ from hypothesis import strategies as st
 
 from bookie.auth.tls import TlsConfig, peer_context, server_context
 from bookie.errors import BookieConfigError
-from ledger.auth.java_stores import JavaStore, StoreError, read_store
+from ledger.auth.java_stores import JavaStore, KeyStoreError, read_store
 from ledger.auth.tls import client_context
 from ledger.runtime.key_work import ITERATIONS_MAX
 from tests.fakes.certificates import Signed, make_authority, private_copy
@@ -84,7 +87,7 @@ def test_both_ends_speak_tls_from_java_stores() -> None:
 @pytest.mark.parametrize("name", ["bookie.jks", "bookie.p12", "trusted.jks", "trusted.p12"])
 @pytest.mark.parametrize("password", ["wrong", "", None])
 def test_a_wrong_password_is_refused(name: str, password: str | None) -> None:
-    with pytest.raises(StoreError, match="password") as caught:
+    with pytest.raises(KeyStoreError, match="password") as caught:
         read_store(GOLDEN / name, password)
     assert str(caught.value).startswith(str(GOLDEN / name))
 
@@ -95,7 +98,7 @@ def test_every_changed_byte_of_a_jks_store_is_noticed(name: str, tmp_path: Path)
     path = tmp_path / "store"
     for at in range(4, len(content), 7):
         path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        with pytest.raises(StoreError, match="wrong, or the JKS store is damaged"):
+        with pytest.raises(KeyStoreError, match="wrong, or the JKS store is damaged"):
             read_store(path, PASSWORD)
 
 
@@ -114,7 +117,7 @@ def test_every_changed_byte_of_a_jks_store_is_noticed(name: str, tmp_path: Path)
 def test_a_sealed_store_with_lying_lengths_is_refused(body: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "store.jks"
     path.write_bytes(sealed(body))
-    with pytest.raises(StoreError, match=message):
+    with pytest.raises(KeyStoreError, match=message):
         read_store(path, PASSWORD)
 
 
@@ -125,14 +128,14 @@ def test_any_sealed_bytes_are_a_store_or_refused(tmp_path: Path, tail: bytes) ->
     path.write_bytes(sealed(struct.pack(">III", 0xFEEDFEED, 2, 1) + tail))
     try:
         assert isinstance(read_store(path, PASSWORD), JavaStore)
-    except StoreError:
+    except KeyStoreError:
         pass
 
 
 def test_a_pem_file_and_an_endless_file_are_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="is PEM"):
+    with pytest.raises(KeyStoreError, match="is PEM"):
         read_store(GOLDEN / "bookie.pem", PASSWORD)
-    with pytest.raises(StoreError, match="has more than"):
+    with pytest.raises(KeyStoreError, match="has more than"):
         read_store(Path("/dev/zero"), PASSWORD)
 
 
@@ -214,14 +217,15 @@ def test_of_the_other_certificates_only_one_with_an_alias_is_trusted(
     assert (other in trusted) is is_trusted
 
 
+@pytest.mark.slow
 def test_a_store_without_a_key_is_no_key_store_and_an_empty_one_trusts_nothing(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="has no key"):
+    with pytest.raises(KeyStoreError, match="has no key"):
         client_context(
             key=private_copy(GOLDEN / "trusted.p12", tmp_path), key_type="PKCS12", key_password=PASSWORD
         )
     empty = tmp_path / "empty.jks"
     empty.write_bytes(sealed(struct.pack(">III", 0xFEEDFEED, 2, 0)))
-    with pytest.raises(StoreError, match="no certificate to trust"):
+    with pytest.raises(KeyStoreError, match="no certificate to trust"):
         trusting(empty)
     key = write_pkcs12(tmp_path / "store.p12", make_authority().sign("bookie.test"))
     context = client_context(key=key, key_type="PKCS12", key_password=PASSWORD)
@@ -274,7 +278,7 @@ def test_a_pkcs12_store_with_absurd_iterations_is_refused_before_the_computation
     computed: list[object] = []
     monkeypatch.setattr(pkcs12, "load_pkcs12", lambda *arguments: computed.append(arguments))
     with pytest.raises(
-        StoreError, match=r"store.p12: .* iterations; at most 5000000 .* openssl pkcs12 -iter"
+        KeyStoreError, match=r"store.p12: .* iterations; at most 5000000 .* openssl pkcs12 -iter"
     ):
         read_store(path, PASSWORD)
     assert computed == []
@@ -283,12 +287,13 @@ def test_a_pkcs12_store_with_absurd_iterations_is_refused_before_the_computation
 def test_the_iterations_of_a_pkcs12_store_are_added(tmp_path: Path) -> None:
     path = tmp_path / "store.p12"
     signed = make_authority().sign("a.test")
-    with pytest.raises(StoreError, match="password is wrong"):
+    with pytest.raises(KeyStoreError, match="password is wrong"):
         read_store(pkcs12_with(path, signed, mac=1000, content=1000), PASSWORD)
-    with pytest.raises(StoreError, match=f"takes {ITERATIONS_MAX + 1} iterations"):
+    with pytest.raises(KeyStoreError, match=f"takes {ITERATIONS_MAX + 1} iterations"):
         read_store(pkcs12_with(path, signed, mac=1, content=ITERATIONS_MAX), PASSWORD)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bookie.p12", "trusted.p12"])
 def test_every_changed_count_or_length_of_a_pkcs12_store_is_noticed(name: str, tmp_path: Path) -> None:
     """The top bit of any byte, of a length or of a count, costs no long computation."""
@@ -296,17 +301,18 @@ def test_every_changed_count_or_length_of_a_pkcs12_store_is_noticed(name: str, t
     path = tmp_path / "store.p12"
     for at in range(0, len(content), 29):
         path.write_bytes(content[:at] + bytes([content[at] ^ 0x80]) + content[at + 1 :])
-        with pytest.raises(StoreError):
+        with pytest.raises(KeyStoreError):
             read_store(path, PASSWORD)
 
 
+@pytest.mark.slow
 def test_a_pkcs12_store_nested_without_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "store.p12"
     path.write_bytes(b"\x30\x80" * 100_000)
-    with pytest.raises(StoreError, match="no undamaged PKCS12 store"):
+    with pytest.raises(KeyStoreError, match="no undamaged PKCS12 store"):
         read_store(path, PASSWORD)
     path.write_bytes(b"\x30\x80" + b"\x05\x00" * 300_001)
-    with pytest.raises(StoreError, match="more than 300000 elements"):
+    with pytest.raises(KeyStoreError, match="more than 300000 elements"):
         read_store(path, PASSWORD)
 
 
@@ -325,7 +331,7 @@ def test_the_check_of_a_pkcs12_store_computes_with_few_small_numbers(
     long = b"\x02\x83\x10\x00\x00" + b"\x7f" * (1 << 20)
     for numbers in (b"\x02\x01\x00" * 1_000, b"\x02\x01\x01" + long + long):
         path.write_bytes(b"\x30\x80\x30\x80\x04\x00" + numbers + bytes(4))
-        with pytest.raises(StoreError, match="no undamaged PKCS12 store"):
+        with pytest.raises(KeyStoreError, match="no undamaged PKCS12 store"):
             read_store(path, PASSWORD)
     assert 0 < len(multiplied) < 20
     assert max(multiplied) < 1 << 64
@@ -335,7 +341,7 @@ def test_a_jks_store_with_an_endless_key_is_refused(tmp_path: Path) -> None:
     key = struct.pack(">IIIIHQI", 0xFEEDFEED, 2, 1, 1, 0, 0, 70_000) + bytes(70_000)
     path = tmp_path / "store.jks"
     path.write_bytes(sealed(key))
-    with pytest.raises(StoreError, match="its key has 70000 bytes; at most 65536"):
+    with pytest.raises(KeyStoreError, match="its key has 70000 bytes; at most 65536"):
         read_store(path, PASSWORD)
 
 
@@ -363,6 +369,6 @@ def test_without_cryptography_the_error_names_the_extra(monkeypatch: pytest.Monk
         if name.startswith("cryptography"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(StoreError, match=r"pip install '\.\[security\]'"):
+    with pytest.raises(KeyStoreError, match=r"pip install '\.\[security\]'"):
         read_store(GOLDEN / "bookie.p12", PASSWORD)
     assert read_store(GOLDEN / "bookie.jks", PASSWORD).key  # JKS needs no package

@@ -1,5 +1,9 @@
 """The client's plug-ins: DIGEST-MD5, tokens, and plug-ins of other packages."""
 
+# covers: ledger/auth/auth_plugins.py
+# covers: ledger/auth/sasl.py
+# covers: ledger/auth/token_auth.py
+
 from __future__ import annotations
 
 import sys

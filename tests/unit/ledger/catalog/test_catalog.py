@@ -1,3 +1,6 @@
+# covers: ledger/catalog/ledger_ids.py
+# covers: ledger/catalog/metadata_update.py
+
 from __future__ import annotations
 
 import itertools

@@ -1,3 +1,5 @@
+# covers: ledger/catalog/paths.py
+
 from __future__ import annotations
 
 import pytest

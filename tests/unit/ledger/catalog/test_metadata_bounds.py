@@ -82,6 +82,7 @@ def test_metadata_out_of_bounds_are_an_error_of_ours(what: str) -> None:
         decode_metadata(BAD[what])
 
 
+@pytest.mark.slow
 def test_a_million_segments_are_refused_before_they_are_parsed() -> None:
     segment = b"\x32\x05\x0a\x01a\x10"
     body = b"".join(segment + encode_varint(number) for number in range(1_000_000))

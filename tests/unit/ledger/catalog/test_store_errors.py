@@ -9,6 +9,7 @@ import ledger
 from dlog.cli.terminal.exit_codes import ExitCode, exit_code_of
 from dlog.errors import AccessDeniedError, LogUnavailableError, NamespaceLostError, as_dlog_error
 from ledger.catalog.store_errors import as_ledger_error
+from ledger.causes import cause_of
 from ledger.client import open_ledger_client
 from ledger.metadata_store import errors as store_errors
 from ledger.metadata_store.memory import open_memory_store
@@ -45,7 +46,7 @@ async def test_a_ledger_client_raises_its_own_errors_for_a_store_that_is_away(
             with pytest.raises(wanted) as caught:
                 await call()
             assert type(caught.value) is wanted
-            assert isinstance(caught.value.__cause__, store_errors.NamespaceError)
+            assert isinstance(cause_of(caught.value), store_errors.MetadataError)
         writer.abandon()
 
 
@@ -59,7 +60,7 @@ async def test_a_ledger_client_raises_its_own_errors_for_a_store_that_is_away(
     ],
 )
 def test_logs_and_commands_react_to_the_error_of_the_store(
-    error: store_errors.NamespaceError, of_dlog: type[Exception], code: ExitCode
+    error: store_errors.MetadataError, of_dlog: type[Exception], code: ExitCode
 ) -> None:
     translated = as_ledger_error(error)
     translated.__cause__ = error

@@ -32,6 +32,7 @@ print([name for name in sys.modules if name.partition(".")[0] in ("bookie", "roc
 """
 
 
+@pytest.mark.slow
 async def test_a_directory_is_opened_created_and_opened_again(tmp_path: Path) -> None:
     uri = f"file://{tmp_path / 'ledgers'}"
     async with (
@@ -45,6 +46,7 @@ async def test_a_directory_is_opened_created_and_opened_again(tmp_path: Path) ->
         await reader.close()
 
 
+@pytest.mark.slow
 async def test_the_ledgers_of_a_namespace_are_those_of_its_directory(tmp_path: Path) -> None:
     async with (
         dlog.open_namespace(f"file://{tmp_path}") as namespace,
@@ -103,4 +105,4 @@ def test_every_export_of_the_package_exists() -> None:
     assert [name for name in ledger.__all__ if getattr(ledger, name, None) is None] == []
     assert set(dir(ledger)) >= set(ledger.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = ledger.nothing
+        _ = ledger.nothing  # type: ignore[attr-defined]

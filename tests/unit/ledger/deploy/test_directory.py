@@ -1,5 +1,7 @@
 """The directory of a ``file:`` URI: its modes, the files that it refuses, the bound of a wait for a lock."""
 
+# covers: ledger/deploy/bookie_lookup.py
+
 from __future__ import annotations
 
 import fcntl
@@ -17,8 +19,8 @@ import trio
 import trio.testing
 
 import dlog
+from ledger.deploy import directory as directory_files
 from ledger.deploy import directory as directory_module
-from ledger.deploy import local_socket
 from ledger.deploy.deployment import open_client
 from ledger.deploy.directory import BOOKIE, LOCK, METADATA, SOCKET, Directory
 from ledger.errors import DirectoryUnusableError
@@ -111,6 +113,7 @@ def test_files_and_directories_are_for_the_owner_only_whatever_the_umask(tmp_pat
     assert modes == {name: "700" if name.endswith("/") else "600" for name in modes}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not IS_ROOT, reason="only root can become another user; CI runs as root")
 async def test_another_user_reaches_nothing(tmp_path: Path) -> None:
     home = tmp_path / "namespace"
@@ -212,6 +215,7 @@ async def test_a_planted_socket_gets_no_request(tmp_path: Path) -> None:
     directory.close()
 
 
+@pytest.mark.slow
 async def test_the_host_closes_the_connections_of_another_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -222,7 +226,7 @@ async def test_the_host_closes_the_connections_of_another_user(
         open_to_others(home)
         (home / SOCKET).chmod(0o777)
         if not IS_ROOT:
-            monkeypatch.setattr(local_socket, "is_trusted", lambda uid: False)
+            monkeypatch.setattr(directory_files, "is_trusted", lambda uid: False)
         assert await trio.to_thread.run_sync(run_as_other_user, CONNECT, str(home / SOCKET)) == "b''\n"
         assert await trio.to_thread.run_sync(run_as_other_user, CONNECT, str(home / SOCKET)) == "b''\n"
     assert caplog.text.count("was refused") == 1
@@ -250,6 +254,7 @@ async def test_a_socket_at_which_another_user_listens_gets_no_request(
     directory.close()
 
 
+@pytest.mark.slow
 async def test_a_lock_that_a_stranger_holds_is_an_error_that_names_the_process(
     tmp_path: Path,
 ) -> None:
@@ -265,6 +270,7 @@ async def test_a_lock_that_a_stranger_holds_is_an_error_that_names_the_process(
     assert "(the last host was process 4194305) has held host.lock for 0.1 s" in str(caught.value)
 
 
+@pytest.mark.slow
 async def test_a_lock_that_becomes_free_in_time_is_taken(tmp_path: Path) -> None:
     Directory(tmp_path).close()
     with (tmp_path / LOCK).open("w") as held:

@@ -98,6 +98,7 @@ def descriptors_of(path: Path) -> int:
     return sum(name.startswith(str(path)) and name.endswith(".log") for name in names)
 
 
+@pytest.mark.slow
 async def test_flushed_entries_are_read_from_the_entry_log(directory: Opened) -> None:
     ledger_id = await directory.write()
     async with await directory.stack.client.open(ledger_id) as reader:
@@ -110,6 +111,7 @@ async def test_flushed_entries_are_read_from_the_entry_log(directory: Opened) ->
         assert all(type(each.payload) is bytes for each in entries)
 
 
+@pytest.mark.slow
 async def test_a_second_process_reads_them_too(directory: Opened) -> None:
     """A second stack attaches to the first as another process does, by the socket."""
     ledger_id = await directory.write()
@@ -121,6 +123,7 @@ async def test_a_second_process_reads_them_too(directory: Opened) -> None:
         assert not directory.logs.log_ids
 
 
+@pytest.mark.slow
 async def test_entries_in_memory_are_read_from_the_bookie(directory: Opened) -> None:
     ledger_id = await directory.write(50, flush=False)
     async with await directory.stack.client.open(ledger_id) as reader:
@@ -128,6 +131,7 @@ async def test_entries_in_memory_are_read_from_the_bookie(directory: Opened) -> 
     assert not directory.logs.log_ids
 
 
+@pytest.mark.slow
 async def test_nothing_is_located_beyond_what_the_reader_may_read(directory: Opened) -> None:
     ledger_id = await directory.write()
     async with await directory.stack.client.open(ledger_id) as reader:
@@ -139,6 +143,7 @@ async def test_nothing_is_located_beyond_what_the_reader_may_read(directory: Ope
         assert not local.holds(601)
 
 
+@pytest.mark.slow
 async def test_each_reader_closes_its_log(directory: Opened) -> None:
     ledger_id = await directory.write()
     before = descriptors_of(directory.path)
@@ -152,6 +157,7 @@ async def test_each_reader_closes_its_log(directory: Opened) -> None:
     assert descriptors_of(directory.path) <= before + 1
 
 
+@pytest.mark.slow
 async def test_compaction_under_a_reader_changes_nothing_that_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +185,7 @@ async def test_compaction_under_a_reader_changes_nothing_that_it_reads(
                 await read_rest(reader, at + len(found))
 
 
+@pytest.mark.slow
 async def test_a_log_that_vanishes_before_it_is_opened_is_read_through_the_bookie(
     directory: Opened,
 ) -> None:
@@ -195,6 +202,7 @@ async def test_a_log_that_vanishes_before_it_is_opened_is_read_through_the_booki
     assert not directory.logs.log_ids
 
 
+@pytest.mark.slow
 async def test_another_file_with_the_name_of_the_log_is_not_read(directory: Opened) -> None:
     """The known bug: a file of another directory has entries with the same ids and good digests."""
     ledger_id = await directory.write()
@@ -222,6 +230,7 @@ async def test_another_file_with_the_name_of_the_log_is_not_read(directory: Open
     os.rename(log.with_suffix(".real"), log)
 
 
+@pytest.mark.slow
 async def test_damaged_bytes_are_reported_as_the_bookie_s_and_never_returned(directory: Opened) -> None:
     ledger_id = await directory.write()
     (log,) = (each for each in directory.log_files() if each.stat().st_size > 100_000)
@@ -238,6 +247,7 @@ async def test_damaged_bytes_are_reported_as_the_bookie_s_and_never_returned(dir
         assert reader.digest_mismatches >= 1
 
 
+@pytest.mark.slow
 async def test_a_log_cut_short_under_a_reader_raises_and_returns_nothing_else(directory: Opened) -> None:
     ledger_id = await directory.write()
     (log,) = (each for each in directory.log_files() if each.stat().st_size > 100_000)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from ledger.deploy.directory_store import open_directory_store
+from ledger.deploy.embedded import open_directory_store
 from ledger.metadata_store.errors import ConnectionLostError, SessionExpiredError
 from ledger.metadata_store.lock import DistributedLock
 from ledger.metadata_store.sessions.renewing_store import RenewingStore
@@ -31,6 +31,7 @@ async def notice(store: RenewingStore) -> None:
             return
 
 
+@pytest.mark.slow
 async def test_a_session_whose_lock_file_was_removed_is_replaced(tmp_path: Path) -> None:
     database = tmp_path / "metadata.sqlite"
     with trio.fail_after(60):

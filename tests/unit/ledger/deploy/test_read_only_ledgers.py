@@ -1,5 +1,8 @@
 """Ledgers opened with ``read_only=True``, in a directory and in a cluster: reads as ever, no change."""
 
+# covers: ledger/deploy/cluster_store.py
+# covers: ledger/deploy/read_only.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -38,6 +41,7 @@ async def write_two_ledgers(uri: str) -> None:
                 await writer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 async def test_a_change_is_refused_and_the_ledger_stays_open(
     tmp_path: Path, change: Callable[[ledger.LedgerClient], Awaitable[object]]
@@ -51,6 +55,7 @@ async def test_a_change_is_refused_and_the_ledger_stays_open(
         assert not (await client.metadata(0)).is_closed
 
 
+@pytest.mark.slow
 async def test_an_open_ledger_is_read_up_to_its_lac_and_a_closed_one_to_its_end(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}"
     await write_two_ledgers(uri)

@@ -131,6 +131,7 @@ def test_first_last_and_ranges_are_those_of_a_search_of_all_entries(size: int) -
                         ] or (write_quorum == size and found == list(range(first, last + 1)))
 
 
+@pytest.mark.slow
 def test_the_work_for_a_fragment_does_not_grow_with_the_entries_that_its_metadata_name() -> None:
     fragment = Fragment(0, FAR, ("a", "b", "c", "d"), 2, True)
     assert fragment.ends_at(1) == (0, FAR)

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from ledger.config import ClientConfig
 from ledger.fragments.placement_check import Placing, ledger_placing
+from ledger.ledger_spec import LedgerSpec
 from ledger.metadata import Ensemble, LedgerMetadata
 from ledger.placement.config import FixedLocations, PlacementConfig, PlacementPolicy
 from ledger.placement.topology import Topology
@@ -67,9 +68,9 @@ ONE_RACK_AND_A_SPARE = in_racks({"b1": "/a", "b2": "/a", "b3": "/a", "b4": "/b"}
 
 
 async def ledger_on(world: ReplicationWorld, *names: str, close: bool = True) -> int:
-    writer = await world.client.create(
-        ensemble_size=len(names), write_quorum=2, bookies=[f"{name}:1" for name in names]
-    )
+    bookies = [f"{name}:1" for name in names]
+    spec = LedgerSpec(ensemble_size=len(names), write_quorum=2, bookies=bookies)
+    writer = await world.client.create_from(spec)
     await writer.append_many(PAYLOADS)
     if close:
         await writer.close()

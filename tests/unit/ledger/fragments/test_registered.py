@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ledger.catalog.paths import available_path, readonly_path
-from ledger.fragments.registered import RegisteredBookies, read_registered
+from ledger.fragments.registered import RegisteredBookies, read_registered, read_registrations
 from ledger.metadata_store.memory import MemoryTree
 from tests.fakes.dict_namespace import WatchedStore
 
@@ -44,4 +44,19 @@ async def test_a_bookie_that_changes_its_state_is_seen(becomes_writable: bool, r
 
     store.before = change
     assert "b" in (await read_registered(store, "/ledgers")).all
+    await store.aclose()
+
+
+async def test_a_registration_names_its_session() -> None:
+    tree = MemoryTree()
+    store, other = WatchedStore(tree), WatchedStore(tree)
+    await store.create(available_path("/ledgers", "gone"), parents=True)
+    await store.delete(available_path("/ledgers", "gone"))
+    await store.create(readonly_path("/ledgers", "r"), parents=True, ephemeral=True)
+    await other.create(available_path("/ledgers", "w"), ephemeral=True)
+    owners = {
+        bookie: stat.ephemeral_owner for bookie, stat in (await read_registrations(store, "/ledgers")).items()
+    }
+    assert owners == {"r": store.session_id, "w": other.session_id}
+    await other.aclose()
     await store.aclose()

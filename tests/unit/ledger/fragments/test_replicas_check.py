@@ -1,5 +1,8 @@
 """The check of the replicas by lists of entries: what it counts, what it marks, and what is copied then."""
 
+# covers: ledger/fragments/entry_lists.py
+# covers: ledger/fragments/ledger_check.py
+
 from __future__ import annotations
 
 import random
@@ -28,6 +31,7 @@ def held(entries: set[int]) -> Availability:
     return decode_availability(encode_availability(sorted(entries)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write_quorum", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(8))
 def test_the_count_is_that_of_each_entry(write_quorum: int, seed: int) -> None:
@@ -51,6 +55,7 @@ def test_the_count_is_that_of_each_entry(write_quorum: int, seed: int) -> None:
     }
 
 
+@pytest.mark.slow
 async def test_a_hole_in_the_middle_is_counted_and_marked_and_filled() -> None:
     async with open_world(4) as world:
         whole, ledger_id = await world.closed_ledger(), await world.closed_ledger()
@@ -67,6 +72,7 @@ async def test_a_hole_in_the_middle_is_counted_and_marked_and_filled() -> None:
         assert whole != ledger_id
 
 
+@pytest.mark.slow
 async def test_an_entry_that_no_bookie_has_is_counted_as_lost() -> None:
     async with open_world(3) as world:
         ledger_id = await world.closed_ledger()
@@ -76,6 +82,7 @@ async def test_an_entry_that_no_bookie_has_is_counted_as_lost() -> None:
         assert (found.without_replica, found.below_ack_quorum, found.below_write_quorum) == (1, 1, 1)
 
 
+@pytest.mark.slow
 async def test_a_bookie_that_gives_no_list_is_neither_complete_nor_incomplete() -> None:
     def refuse(request: object) -> Code | None:
         return Code.UNKNOWN_LEDGER_STATE if isinstance(request, ListEntriesRequest) else None
@@ -102,6 +109,7 @@ async def test_a_bookie_that_never_answers_is_asked_once(autojump_clock: MockClo
         assert sum(isinstance(one, ListEntriesRequest) for one in silent.requests) == 1
 
 
+@pytest.mark.slow
 async def test_a_bookie_that_is_away_counts_but_is_left_to_the_audit() -> None:
     async with open_world(3) as world:
         await world.closed_ledger()
@@ -163,6 +171,7 @@ async def test_the_check_keeps_its_pace(autojump_clock: MockClock) -> None:
         assert trio.current_time() - began >= 3
 
 
+@pytest.mark.slow
 async def test_nothing_is_marked_while_auto_recovery_is_off() -> None:
     async with open_world(3) as world:
         ledger_id = await world.closed_ledger()

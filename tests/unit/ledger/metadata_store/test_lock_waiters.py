@@ -14,7 +14,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from dlog.cluster.zookeeper_process import open_zookeeper_process
 from ledger.metadata_store.errors import ConnectionLostError, LockTakenError
 from ledger.metadata_store.lock import (
     CLAIM_S,
@@ -29,6 +28,7 @@ from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_st
 from ledger.metadata_store.store import MetadataStore, Operation
 from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.metadata_store.zookeeper_security import NO_SECURITY
+from tests.fakes.zookeeper_server import open_zookeeper_process
 
 PATH = "/lock"
 
@@ -210,6 +210,7 @@ async def test_no_member_is_written_because_that_would_use_up_the_watch_of_a_jav
         assert changed.is_set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 async def test_at_most_one_client_holds_the_lock_whatever_falls_silent(
     seed: int, autojump_clock: MockClock

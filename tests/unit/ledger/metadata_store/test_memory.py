@@ -1,3 +1,5 @@
+# covers: ledger/metadata_store/sessions/session.py
+
 from __future__ import annotations
 
 import pytest

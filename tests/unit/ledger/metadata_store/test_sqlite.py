@@ -1,5 +1,9 @@
 """The SQLite store beyond the contract: several processes, killed processes, files that are no store."""
 
+# covers: ledger/metadata_store/sqlite_store/failures.py
+# covers: ledger/metadata_store/sqlite_store/session.py
+# covers: ledger/metadata_store/sqlite_store/store.py
+
 from __future__ import annotations
 
 import os
@@ -64,6 +68,7 @@ async def other_process(database: Path, program: str = OTHER) -> AsyncIterator[t
                 await process.stdout.aclose()
 
 
+@pytest.mark.slow
 async def test_the_ephemeral_nodes_of_a_killed_process_are_gone_at_once(tmp_path: Path) -> None:
     database = tmp_path / "metadata.db"
     async with open_sqlite_store(database) as store, other_process(database) as (process, session_id):
@@ -78,6 +83,7 @@ async def test_the_ephemeral_nodes_of_a_killed_process_are_gone_at_once(tmp_path
         ]
 
 
+@pytest.mark.slow
 async def test_a_watch_fires_when_a_process_is_killed(tmp_path: Path) -> None:
     database = tmp_path / "metadata.db"
     async with (
@@ -99,6 +105,7 @@ async def test_a_watch_fires_when_a_process_is_killed(tmp_path: Path) -> None:
         assert await store.exists("/theirs") is None
 
 
+@pytest.mark.slow
 async def test_a_stopped_process_keeps_its_nodes(tmp_path: Path) -> None:
     database = tmp_path / "metadata.db"
     async with open_sqlite_store(database) as store, other_process(database) as (process, session_id):
@@ -108,6 +115,7 @@ async def test_a_stopped_process_keeps_its_nodes(tmp_path: Path) -> None:
             assert await another.exists("/theirs") is not None
 
 
+@pytest.mark.slow
 async def test_a_forked_child_does_not_keep_the_session_of_its_parent_alive(tmp_path: Path) -> None:
     database = tmp_path / "metadata.db"
     async with (

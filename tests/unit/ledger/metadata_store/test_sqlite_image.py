@@ -1,5 +1,7 @@
 """Reading a database without SQLite. The twin is SQLite itself, with a copy of the files."""
 
+# covers: ledger/metadata_store/sqlite_store/image.py
+
 from __future__ import annotations
 
 import os
@@ -66,6 +68,7 @@ def write_something(database: sqlite3.Connection, rng: random.Random) -> None:
             database.execute("COMMIT" if rng.random() < 0.8 else "ROLLBACK")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_an_image_has_the_rows_that_sqlite_finds_in_the_files(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

@@ -1,5 +1,9 @@
 """The metadata of a file, read without a session: what is seen, what is refused, what is left alone."""
 
+# covers: ledger/metadata_store/forwarding.py
+# covers: ledger/metadata_store/read_only.py
+# covers: ledger/metadata_store/sqlite_store/reader.py
+
 from __future__ import annotations
 
 import sqlite3
@@ -87,6 +91,7 @@ async def test_a_reader_sees_each_write_that_was_done_before_its_call(tmp_path: 
             assert (await reader.children("/a")).names == ("lock",)
 
 
+@pytest.mark.slow
 async def test_a_watch_fires_when_another_session_writes(tmp_path: Path, nursery: trio.Nursery) -> None:
     path = tmp_path / "metadata.sqlite"
     async with open_sqlite_store(path) as store:

@@ -1,5 +1,7 @@
 """A metadata store on a full disk: it opens, and takes some changes, out of what was kept for that."""
 
+# covers: ledger/metadata_store/sqlite_store/reserve.py
+
 from __future__ import annotations
 
 import errno
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ledger.causes import cause_of
 from ledger.metadata_store.errors import StoreFullError
 from ledger.metadata_store.sqlite_store import open_sqlite_store
 from ledger.metadata_store.sqlite_store.reserve import KEPT_BYTES, LOAN_BYTES, RESERVE_BYTES, SpaceReserve
@@ -24,6 +27,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallDire
         yield made
 
 
+@pytest.mark.slow
 async def test_a_store_opens_with_nothing_free_and_deletes(small: SmallDirectory) -> None:
     database = small.path / "metadata.sqlite"
     async with open_sqlite_store(database) as store:
@@ -49,9 +53,9 @@ async def test_a_change_without_space_says_so_and_the_store_goes_on(small: Small
         small.fill()
         with pytest.raises(StoreFullError) as caught:
             await create_many(store)
-        cause = caught.value.__cause__
+        cause = cause_of(caught.value)
         while cause is not None and type(cause) is not OSError:
-            cause = cause.__cause__
+            cause = cause_of(cause)
         assert isinstance(cause, OSError)
         assert cause.errno == errno.ENOSPC
         assert (await store.get("/kept")).value == b"kept"

@@ -1,5 +1,11 @@
 """A metadata store that lost something is refused or healed from its second copy, and never shows less."""
 
+# covers: ledger/metadata_store/sqlite_store/copy_format.py
+# covers: ledger/metadata_store/sqlite_store/database.py
+# covers: ledger/metadata_store/sqlite_store/repair.py
+# covers: ledger/metadata_store/sqlite_store/second_copy.py
+# covers: ledger/metadata_store/sqlite_store/tree.py
+
 from __future__ import annotations
 
 import os
@@ -11,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.metadata_store.errors import NamespaceError, StoreLostError
+from ledger.metadata_store.errors import MetadataError, StoreLostError
 from ledger.metadata_store.sqlite_store.copy_format import (
     encode_change,
     encode_snapshot,
@@ -84,7 +90,7 @@ def test_damage_at_each_place_is_refused_or_shows_everything(
         (here / name).write_bytes(data)
         try:
             found = opened(here)
-        except (NamespaceError, sqlite3.Error):
+        except (MetadataError, sqlite3.Error):
             refused += 1
             assert name != "metadata.copy"
             repair_store(here / NAME)
@@ -109,7 +115,7 @@ async def test_a_reader_is_refused_or_sees_everything(
         try:
             async with open_sqlite_reader(here / NAME, is_fixed=True) as reader:
                 found = {path: (await reader.get(path)).value for path in reader._nodes}
-        except (NamespaceError, sqlite3.Error):
+        except (MetadataError, sqlite3.Error):
             continue
         assert found == nodes
 

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 import trio
 from kazoo import exceptions as kazoo_errors
+from kazoo.client import KazooClient
+from kazoo.protocol.states import KazooState
 from trio.testing import wait_all_tasks_blocked
 
-from dlog.cluster.zookeeper_process import open_zookeeper_process, start_zookeeper, stop_zookeeper
+from dlog.cluster.zookeeper_process import start_zookeeper, stop_zookeeper
 from ledger.metadata_store.errors import (
     BadVersionError,
     ConnectionLostError,
@@ -23,6 +25,7 @@ from ledger.metadata_store.errors import (
     NoNodeError,
     SessionExpiredError,
     StoreError,
+    StoreSecurityError,
     StoreUnreachableError,
 )
 from ledger.metadata_store.lock import DistributedLock
@@ -30,6 +33,7 @@ from ledger.metadata_store.store import Create, MetadataStore, SessionState
 from ledger.metadata_store.zookeeper import ZookeeperStore, open_zookeeper_store
 from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity
 from tests.fakes.silenceable_proxy import SilenceableProxy, proxy_to
+from tests.fakes.zookeeper_server import open_zookeeper_process
 
 pytestmark = pytest.mark.zookeeper
 
@@ -76,6 +80,27 @@ async def test_a_server_that_never_replies_is_an_unreachable_store() -> None:
 async def test_hosts_that_cannot_be_parsed_are_refused(hosts: str) -> None:
     with pytest.raises((InvalidStoreAddressError, StoreUnreachableError)):
         async with open_zookeeper_store(hosts, connect_timeout_s=0.2):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("security", "expected"),
+    [
+        (ZooKeeperSecurity(), StoreUnreachableError),
+        (ZooKeeperSecurity(scheme="sasl", username="ann", password="wrong"), StoreSecurityError),
+    ],
+)
+async def test_a_session_that_ends_before_the_loop_saw_it_begin_is_an_error_at_once(
+    security: ZooKeeperSecurity, expected: type[StoreError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin_and_end(client: KazooClient) -> None:
+        for listener in client.state_listeners:
+            listener(KazooState.CONNECTED)
+            listener(KazooState.LOST)
+
+    monkeypatch.setattr(KazooClient, "start_async", begin_and_end)
+    with trio.fail_after(30), pytest.raises(expected):
+        async with open_zookeeper_store("127.0.0.1:1", security=security, connect_timeout_s=1000):
             pass
 
 

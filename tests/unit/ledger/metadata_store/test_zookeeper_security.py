@@ -23,7 +23,7 @@ from ledger.catalog.catalog import open_catalog
 from ledger.metadata import Ensemble, LedgerMetadata
 from ledger.metadata_store.errors import (
     AccessDeniedError,
-    NamespaceError,
+    MetadataError,
     NoNodeError,
     StoreSecurityError,
     StoreUnreachableError,
@@ -388,5 +388,5 @@ async def test_a_file_that_cannot_be_used_stops_the_opening(tmp_path: Path) -> N
         with pytest.raises(StoreSecurityError, match=reason):
             async with open_zookeeper_store("127.0.0.1:1", security=security):
                 pass
-    with pytest.raises(NamespaceError, match="cannot be read"):
+    with pytest.raises(MetadataError, match="cannot be read"):
         load_zookeeper_security(missing)

@@ -1,3 +1,5 @@
+# covers: ledger/placement/random_policy.py
+
 from __future__ import annotations
 
 import random

@@ -1,3 +1,6 @@
+# covers: ledger/placement/config.py
+# covers: ledger/placement/spread_policy.py
+
 from __future__ import annotations
 
 import random

@@ -1,5 +1,7 @@
 """Placement in a client: it looks up locations and free disk, and its ledgers follow the rules."""
 
+# covers: ledger/ledger_spec.py
+
 from __future__ import annotations
 
 import math
@@ -22,6 +24,7 @@ from ledger.errors import (
     NotEnoughBookiesError,
     PlacementError,
 )
+from ledger.ledger_spec import LedgerSpec
 from ledger.placement.config import FixedLocations, PlacementConfig, PlacementPolicy, TableLocations
 from ledger.placement.placer import Placer
 from ledger.wire.messages import AddRequest, BookieInfoRequest
@@ -399,6 +402,7 @@ async def test_a_quarantined_bookie_is_chosen_before_the_writer_would_fail(
         assert writer.metadata.last_ensemble.bookies == ("b4:1",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rules", [{"enforce_racks": True}, {"enforce_fault_domains": True}], ids=["racks", "fault domains"]
 )
@@ -408,11 +412,11 @@ async def test_a_smaller_ensemble_keeps_the_enforced_fault_domains(
     async with cluster.client(aware(**rules)) as client:
         await cluster.stop("b1:1")
         await trio.sleep(0.1)
-        writer = await client.create(ack_quorum=1, may_be_smaller=True)
+        writer = await client.create_from(LedgerSpec(ack_quorum=1, may_be_smaller=True))
         assert set(writer.metadata.last_ensemble.bookies) == {"b2:1", "b3:1"}
         await cluster.start("b1:1")
         await cluster.stop("b3:1")
         await trio.sleep(0.1)
         # One bookie would be a write quorum in a single rack, which is what the rule forbids.
         with pytest.raises(NotEnoughBookiesError):
-            await client.create(ack_quorum=1, may_be_smaller=True)
+            await client.create_from(LedgerSpec(ack_quorum=1, may_be_smaller=True))

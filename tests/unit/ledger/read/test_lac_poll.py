@@ -1,5 +1,7 @@
 """Long polls of a reader at the end of a ledger: their cost, their limits, and what they may not believe."""
 
+# covers: ledger/read/lac_query.py
+
 from __future__ import annotations
 
 from collections.abc import Callable

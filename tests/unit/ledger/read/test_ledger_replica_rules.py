@@ -1,3 +1,5 @@
+# covers: ledger/read/replica_rules.py
+
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,7 @@
 """Entries at a place that a bookie named, read from the file by the client."""
 
+# covers: ledger/read/log_file.py
+
 from __future__ import annotations
 
 import os

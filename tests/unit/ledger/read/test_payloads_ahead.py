@@ -56,6 +56,7 @@ def ahead_of(ledger: Ledger, nursery: trio.Nursery) -> PayloadsAhead:
     return PayloadsAhead(ledger.read_some, nursery, overhead_bytes=OVERHEAD)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 async def test_the_caller_gets_what_reads_without_a_read_ahead_give(nursery: trio.Nursery, seed: int) -> None:
     rng = random.Random(seed)

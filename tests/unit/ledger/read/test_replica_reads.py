@@ -1,5 +1,7 @@
 """Reads that continue when replicas are slow, damaged, over capacity or down."""
 
+# covers: ledger/read/speculative_read.py
+
 from __future__ import annotations
 
 import logging
@@ -31,6 +33,7 @@ def reads(bookie: DictBookie) -> int:
     return sum(isinstance(one, ReadRequest | BatchReadRequest) for one in bookie.requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("striped", [False, True])
 async def test_a_slow_replica_is_overtaken_and_tried_last_afterwards(
     cluster: DictCluster, autojump_clock: MockClock, striped: bool

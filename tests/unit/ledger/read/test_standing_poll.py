@@ -1,5 +1,7 @@
 """A long poll that goes on after its replies: what it saves, and that it never hides a growth of the LAC."""
 
+# covers: ledger/read/handle.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -94,6 +96,7 @@ class Follower:
             self._has_read.set()
 
 
+@pytest.mark.slow
 async def test_one_long_poll_brings_many_entries(client: LedgerClient, cluster: DictCluster) -> None:
     writer, reader = await opened(client, 2)
     async with trio.open_nursery() as nursery:
@@ -214,6 +217,7 @@ async def test_closing_the_reader_or_the_ledger_ends_the_poll(
     assert all(not connection.protocol._calls for connection in client._context.transport._alive)
 
 
+@pytest.mark.slow
 async def test_two_waits_of_one_reader_both_end(client: LedgerClient, cluster: DictCluster) -> None:
     writer, reader = await opened(client, 2)
     results: list[int] = []
@@ -230,6 +234,7 @@ async def test_two_waits_of_one_reader_both_end(client: LedgerClient, cluster: D
     assert min(results) >= 1
 
 
+@pytest.mark.slow
 async def test_while_a_ledger_does_not_grow_its_long_polls_become_rare(
     client: LedgerClient, cluster: DictCluster, autojump_clock: MockClock
 ) -> None:
@@ -249,6 +254,7 @@ async def test_while_a_ledger_does_not_grow_its_long_polls_become_rare(
     assert reader._standing.wait_s == client._context.config.long_poll_max_s, "it has grown"
 
 
+@pytest.mark.slow
 async def test_a_standing_poll_that_hangs_keeps_no_entry_from_the_reader(
     client: LedgerClient, cluster: DictCluster, autojump_clock: MockClock
 ) -> None:

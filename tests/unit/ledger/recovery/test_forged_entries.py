@@ -56,6 +56,7 @@ async def abandoned(client: LedgerClient) -> int:
     return writer.ledger_id
 
 
+@pytest.mark.slow
 async def test_a_recovery_from_a_forging_bookie_ends_undecided_at_its_limit_and_names_the_bookie(
     autojump_clock: MockClock,
 ) -> None:
@@ -136,6 +137,7 @@ def test_entries_that_a_silent_replica_has_not_answered_bound_what_is_read() -> 
     assert reads(one.on_entry_added(B3, 0, OSError("silent"))), "a failed bookie holds nothing up"
 
 
+@pytest.mark.slow
 async def test_auto_recovery_restores_other_ledgers_while_one_is_forged_without_an_end(
     autojump_clock: MockClock,
 ) -> None:

@@ -1,5 +1,7 @@
 """Opening and recovering over the wire: replies of bookies, and how long a recovery waits for them."""
 
+# covers: ledger/recovery/opening.py
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,7 @@
 """The recovery machine: each test passes it results and checks its actions."""
 
+# covers: ledger/recovery/recovery.py
+
 from __future__ import annotations
 
 import functools

@@ -1,5 +1,7 @@
 """Performing a recovery: its state after a cancellation, and its internal errors."""
 
+# covers: ledger/recovery/driver.py
+
 from __future__ import annotations
 
 import pytest

@@ -1,18 +1,28 @@
 """The auditor: which ledgers it marks, and when."""
 
+# covers: ledger/replication/config.py
+# covers: ledger/replication/ledger_visits.py
+# covers: ledger/replication/returned_bookies.py
+# covers: ledger/runtime/clock.py
+
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
 from ledger.catalog.paths import cookie_path, readonly_path
 from ledger.metadata_store.errors import ConnectionLostError
+from ledger.metadata_store.memory import open_memory_store
+from ledger.metadata_store.store import MetadataStore
 from ledger.replication.absences import SETTLE_S
+from ledger.replication.auditor import Auditor
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.ledger_visits import OPEN_PAUSE_S
 from ledger.replication.marks import RegularCheck, UnderReplicatedLedgers
@@ -264,6 +274,7 @@ async def test_a_check_that_is_off_is_done_when_an_operator_makes_it_due(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_an_audit_that_fails_leaves_no_iterator_of_ledgers_behind() -> None:
     async with open_world(3) as world:
         await world.closed_ledger()
@@ -317,7 +328,7 @@ async def test_a_hole_that_a_dead_writer_left_is_marked_when_its_bookie_is_back(
     async with open_world(3, CONFIG) as world:
         old = await world.closed_ledger()
         async with audited(world):
-            await trio.sleep(SETTLE_S)
+            await trio.sleep(RETURN_PAUSE_S + SETTLE_S + 1)
             left_open, closed = await world.client.create(), await world.client.create()
             await world.lose("b2:1")
             for writer in (left_open, closed):
@@ -337,22 +348,79 @@ async def test_a_hole_that_a_dead_writer_left_is_marked_when_its_bookie_is_back(
             assert world.auditor.stats.audits == 1
 
 
+async def test_ledgers_that_cannot_be_checked_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_world(3, CONFIG) as world:
+        for _ in range(5):
+            await world.client.create()  # open, so its end is unknown without its bookies
+        for bookie in ("b1:1", "b2:1", "b3:1"):
+            await world.cluster.stop(bookie)
+        assert await world.auditor.check_ledgers() == 0
+    lines = [line for line in caplog.messages if "not checked" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("5 ledgers were not checked, for example ledger ")
+
+
+async def hole_of_a_dead_writer(world: ReplicationWorld, session: MetadataStore | None = None) -> int:
+    """A closed ledger that lacks entries on b2:1, which is back, in this session if one is given."""
+    writer = await world.client.create()
+    await world.lose("b2:1")
+    writer.note_missed = lambda _ledger_id, _bookie: None
+    await writer.append_many(PAYLOADS)
+    await writer.close()
+    await world.cluster.start("b2:1", session=session)
+    return writer.ledger_id
+
+
+async def test_a_hole_is_marked_if_the_bookie_came_back_while_there_was_no_auditor(
+    autojump_clock: MockClock,
+) -> None:
+    config = attrs.evolve(CONFIG, ledger_check_interval_s=math.inf, replicas_check_interval_s=math.inf)
+    async with open_world(3, config) as world:
+        ledger_id = await hole_of_a_dead_writer(world)
+        async with audited(world):
+            await trio.sleep(RETURN_PAUSE_S + 1)
+            assert await marked(world) == {ledger_id: ("b2:1",)}
+
+
+async def test_a_hole_is_marked_if_the_auditor_never_saw_the_bookie_away(autojump_clock: MockClock) -> None:
+    async with (
+        open_world(3, CONFIG) as world,
+        audited(world),
+        open_memory_store(world.cluster.tree) as session,
+    ):
+        await trio.sleep(RETURN_PAUSE_S + 1)
+        world.session.suspend()
+        ledger_id = await hole_of_a_dead_writer(world, session)
+        world.session.resume()
+        await trio.sleep(RETURN_PAUSE_S + CONFIG.retry_pause_s + 1)
+        assert await marked(world) == {ledger_id: ("b2:1",)}
+
+
+async def test_a_new_auditor_does_not_look_at_ledgers_of_bookies_that_registered_long_ago(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ledger.replication")
+    for wall, looks in ((wall_ms, True), (lambda: wall_ms() + 10**9, False)):
+        caplog.clear()
+        async with open_world(3, CONFIG) as world:
+            marks = UnderReplicatedLedgers(world.session, "/ledgers", wall_ms=wall)
+            auditor = Auditor(world.client.context, world.session, marks, CONFIG, wall_ms=wall)
+            async with audited(attrs.evolve(world, auditor=auditor)):
+                await trio.sleep(RETURN_PAUSE_S + 1)
+        assert ("came back" in caplog.text) is looks
+
+
 async def test_a_look_at_returned_bookies_is_repeated_after_a_lost_connection(
     autojump_clock: MockClock,
 ) -> None:
     async with open_world(3, CONFIG) as world, audited(world):
-        writer = await world.client.create()
-        await world.lose("b2:1")
-        writer.note_missed = lambda _ledger_id, _bookie: None
-        await writer.append_many(PAYLOADS)
-        await writer.close()
-        await world.start("b2:1")
+        ledger_id = await hole_of_a_dead_writer(world)
         await trio.sleep(1)
         world.session.suspend()
         await trio.sleep(RETURN_PAUSE_S + 3)
         world.session.resume()
         await trio.sleep(20)
-        assert await marked(world) == {writer.ledger_id: ("b2:1",)}
+        assert await marked(world) == {ledger_id: ("b2:1",)}
 
 
 async def test_a_ledger_that_lacks_nothing_is_not_marked_when_a_bookie_is_back(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -27,6 +28,7 @@ async def healed(world: ReplicationWorld, ledgers: list[int], lost: str) -> None
         world.check_replicas(ledger_id, await world.client.metadata(ledger_id), len(PAYLOADS) - 1)
 
 
+@pytest.mark.slow
 async def test_two_programs_heal_a_lost_bookie_and_one_takes_over_from_the_other(
     autojump_clock: MockClock,
 ) -> None:

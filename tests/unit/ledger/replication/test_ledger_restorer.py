@@ -1,5 +1,8 @@
 """Restoring the replicas of one ledger: what is copied, where to, and when the metadata change."""
 
+# covers: ledger/read/replica_copy.py
+# covers: ledger/replication/fragment_copy.py
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -433,6 +436,7 @@ async def test_copies_are_not_used_if_another_program_replaced_the_bookie() -> N
         world.check_replicas(ledger_id, await world.client.metadata(ledger_id), LAST)
 
 
+@pytest.mark.slow
 async def test_a_change_whose_reply_was_lost_is_made_once() -> None:
     async with open_world() as world:
         ledger_id = await world.closed_ledger()
@@ -553,6 +557,7 @@ async def test_copies_keep_to_the_limit_of_bytes(autojump_clock: trio.testing.Mo
         assert seconds >= (world.restorer.stats.bytes_copied - 100) / 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads_left", range(0, 40, 3))
 async def test_a_worker_that_dies_anywhere_leaves_a_ledger_that_another_one_restores(reads_left: int) -> None:
     async with open_world() as world:

@@ -109,6 +109,7 @@ async def test_a_ledger_that_cannot_be_restored_keeps_its_mark_and_for_a_pause_i
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_ledgers_wait_for_a_bookie_and_not_for_a_timer(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,6 +145,7 @@ async def is_unmarked_but(world: ReplicationWorld, ledger_id: int) -> bool:
     return [one.ledger_id for one in await world.marks.marked()] in ([], [ledger_id])
 
 
+@pytest.mark.slow
 async def test_a_new_mark_does_not_wait_for_the_looks_at_those_that_wait(
     autojump_clock: MockClock,
 ) -> None:
@@ -182,6 +184,7 @@ async def test_a_look_that_is_older_than_a_change_of_the_bookies_is_repeated() -
         assert world.worker._waiting == {7}
 
 
+@pytest.mark.slow
 async def test_looks_at_ledgers_that_wait_cost_two_reads_each_and_are_made_once(
     autojump_clock: MockClock,
 ) -> None:

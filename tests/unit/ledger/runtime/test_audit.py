@@ -1,5 +1,7 @@
 """The audit log: what is recorded, what an act may not do without a record, and attacks on the file."""
 
+# covers: ledger/runtime/own_user.py
+
 from __future__ import annotations
 
 import json

@@ -1,5 +1,7 @@
 """Events: names, fields and context of log lines, and their form in JSON."""
 
+# covers: dlog/events.py
+
 from __future__ import annotations
 
 import ast
@@ -20,7 +22,9 @@ import dlog
 import dlog.blocking
 import dlog.events
 from ledger.runtime.events import FORMAT_VARIABLE, JsonFormatter, event, event_context
+from ledger.runtime.log_lines import flush_lines
 from tests.places import ROOT
+from tests.source_tree import modules
 
 
 def line(message: str, *args: object, **options: object) -> logging.LogRecord:
@@ -76,24 +80,25 @@ def test_a_traceback_and_the_lines_of_others_are_formatted() -> None:
 
 def test_every_log_line_of_the_library_is_an_event() -> None:
     plain = []
-    for folder in ("dlog", "ledger", "namespace"):
-        for path in (ROOT / folder).rglob("*.py"):
-            # Commands print for people; the audit log has a form of its own.
-            if path.is_relative_to(ROOT / "dlog" / "cli") or path.name == "audit.py":
-                continue
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if (
-                    isinstance(node, ast.Call)
-                    and isinstance(node.func, ast.Attribute)
-                    and isinstance(node.func.value, ast.Name)
-                    and node.func.value.id.lower() in ("logger", "log", "_logger")
-                    and node.func.attr in ("debug", "info", "warning", "error", "exception", "critical")
-                    and not any(
-                        keyword.arg == "extra" and ast.unparse(keyword.value).startswith(("event(", "extra"))
-                        for keyword in node.keywords
-                    )
-                ):
-                    plain.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    for module in modules():
+        # Commands print for people; the audit log has a form of its own.
+        if module.package not in ("dlog", "ledger", "namespace") or module.lives_in(
+            ("dlog/cli/", "ledger/runtime/audit.py")
+        ):
+            continue
+        for node in module.nodes:
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id.lower() in ("logger", "log", "_logger")
+                and node.func.attr in ("debug", "info", "warning", "error", "exception", "critical")
+                and not any(
+                    keyword.arg == "extra" and ast.unparse(keyword.value).startswith(("event(", "extra"))
+                    for keyword in node.keywords
+                )
+            ):
+                plain.append(f"{module.path}:{node.lineno}")
     assert plain == []
 
 
@@ -135,6 +140,7 @@ def test_calls_without_async_carry_the_context_of_their_thread(
         namespace.open_writer("log", create=True) as writer,
     ):
         writer.append(b"x")
+    assert flush_lines(60)
     contexts = [getattr(record, dlog.events.ATTRIBUTE)["context"] for record in caplog.records]
     assert contexts
     assert all(context == {"service": "billing"} for context in contexts)

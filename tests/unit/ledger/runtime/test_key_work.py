@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 
 from bookie.auth.tls import TlsConfig, server_context
 from bookie.errors import BookieConfigError
-from ledger.auth.java_stores import StoreError, read_store
+from ledger.auth.java_stores import KeyStoreError, read_store
 from ledger.auth.tls import client_context
 from ledger.metadata_store.errors import StoreSecurityError
 from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity
@@ -127,7 +127,7 @@ def test_a_store_without_mac_is_refused_if_it_has_encrypted_content(signed: Sign
     path.write_bytes(store)
     assert read_store(path, "of the store").key is not None
     path.write_bytes(without_mac(store))
-    with pytest.raises(StoreError, match=r"store.p12: it has no MAC.*keytool"):
+    with pytest.raises(KeyStoreError, match=r"store.p12: it has no MAC.*keytool"):
         read_store(path, "of the store")
 
 

@@ -252,6 +252,7 @@ async def test_a_call_of_the_loop_that_fails_leaves_the_store_usable(tmp_path: P
         assert (await store.children("/")).names == ("a", "b")
 
 
+@pytest.mark.slow
 async def test_the_wal_is_copied_into_the_database_by_the_thread_as_often_as_sqlite_would_do_it(
     tmp_path: Path, callers: dict[str, bool]
 ) -> None:

@@ -17,8 +17,7 @@ from bookie.auth.tls import TlsConfig, peer_context, server_context
 from bookie.auth.tokens import BearerTokens
 from bookie.config.admin_config import AdminTls
 from bookie.config.bookie_config import load_config
-from bookie.http.secrets import read_tokens
-from bookie.http.tls import admin_context
+from bookie.http.secrets import admin_context, read_tokens
 from dlog.encryption import KeyFile
 from dlog.settings.resolved import load_settings
 from ledger.auth.sasl import SaslAuth
@@ -241,6 +240,7 @@ READERS: dict[str, Reader] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_each_reader_of_a_secret_obeys_the_rule(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

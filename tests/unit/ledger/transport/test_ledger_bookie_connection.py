@@ -1,5 +1,8 @@
 """A lost connection is reported once to each request and sink, and the next request dials again."""
 
+# covers: ledger/transport/bookie_connection.py
+# covers: ledger/transport/transport.py
+
 from __future__ import annotations
 
 import ssl

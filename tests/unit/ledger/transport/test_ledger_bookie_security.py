@@ -1,5 +1,8 @@
 """The file with the settings of TLS and authentication for bookies."""
 
+# covers: ledger/runtime/settings_file.py
+# covers: ledger/transport/bookie_security.py
+
 from __future__ import annotations
 
 import ssl
@@ -13,6 +16,7 @@ import ledger
 from dlog.errors import ConfigError
 from ledger.auth.sasl import SaslAuth
 from ledger.auth.token_auth import TokenAuth
+from ledger.causes import cause_of
 from ledger.deploy.deployment import open_client
 from ledger.errors import SecuritySettingsError
 from ledger.transport.bookie_security import (
@@ -154,9 +158,10 @@ def test_settings_that_are_not_understood_are_refused(text: str, reason: str, ho
     with pytest.raises(SecuritySettingsError, match=reason) as caught:
         loaded(home, text)
     assert str(caught.value).startswith(f"{home}/bookies.toml: ")
-    assert SECRET not in f"{caught.value} {caught.value.__cause__!r}"
+    assert SECRET not in f"{caught.value} {cause_of(caught.value)!r}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -1,5 +1,7 @@
 """Each reply goes to its own request or is dropped; closing returns every request without a reply."""
 
+# covers: ledger/transport/connection_protocol.py
+
 from __future__ import annotations
 
 import random

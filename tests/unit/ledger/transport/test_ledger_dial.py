@@ -1,5 +1,7 @@
 """A dialled stream is a TCP connection with options for small frames."""
 
+# covers: ledger/transport/dial.py
+
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,9 @@
 """TLS and authentication come before the first request, or there is no first request."""
 
+# covers: ledger/auth/auth.py
+# covers: ledger/transport/config.py
+# covers: ledger/transport/handshake.py
+
 from __future__ import annotations
 
 import ssl

@@ -1,5 +1,7 @@
 """The in-process stream obeys the rules of trio's streams, passes objects on and bounds unread bytes."""
 
+# covers: ledger/transport/pipe.py
+
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,7 @@
 """Sinks of one ledger take turns, missing replies are noticed, and frames leave whole and in order."""
 
+# covers: ledger/transport/queues.py
+
 from __future__ import annotations
 
 import itertools
@@ -47,7 +49,7 @@ def test_the_adds_of_a_second_sink_wait_until_the_first_has_all_replies() -> Non
     assert queues.take_replies(1, Code.FENCED, [0]).queue.sink is second
     assert send_queue.take() == [b"a2"]
     assert queues.take_replies(1, Code.OK, [2]).queue.sink is first
-    assert not queues
+    assert not queues.queues
 
 
 def test_adds_of_another_ledger_do_not_wait() -> None:
@@ -76,14 +78,13 @@ def test_waiting_adds_of_a_forgotten_sink_are_never_sent() -> None:
     queues.forget(1, lambda sink: sink is waiting)
     queues.take_replies(1, Code.OK, [0])
     assert send_queue.take() == [b"a"]
-    assert not queues
+    assert not queues.queues
 
 
 def test_a_sink_forgotten_during_notification_gets_no_more_replies() -> None:
     queues, _ = make_queues()
     queues.post(1, [b"a"], [0], Sink())
     replies = queues.take_replies(1, Code.OK, [0])
-    queues.begin_notifying([replies.queue])
     queues.forget(1, lambda _sink: True)
     assert replies.queue.sink is None
 
@@ -105,7 +106,7 @@ def test_closing_returns_each_sink_once_for_each_of_its_ledgers() -> None:
     queues.post(2, [b"a"], [0], first)
     lost = queues.close()
     assert [(queue.ledger_id, queue.sink) for queue in lost] == [(1, first), (1, second), (2, first)]
-    assert not queues
+    assert not queues.queues
 
 
 def test_missing_replies_are_noticed_after_silent_ticks_and_not_before() -> None:

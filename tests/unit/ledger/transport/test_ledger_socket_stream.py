@@ -1,5 +1,7 @@
 """The stream over a socket obeys trio's rules, and what it sends at once stays in order."""
 
+# covers: ledger/transport/socket_stream.py
+
 from __future__ import annotations
 
 import socket

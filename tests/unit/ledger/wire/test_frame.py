@@ -83,6 +83,7 @@ def test_pieces_of_a_large_frame_are_joined_once_when_the_last_arrives() -> None
     assert peak < 1.5 * FRAME_BYTES_MAX
 
 
+@pytest.mark.slow
 def test_a_frame_in_tiny_pieces_takes_not_much_more_memory_than_its_bytes() -> None:
     size = 100_000
     buffer = FrameBuffer()

@@ -1,3 +1,6 @@
+# covers: ledger/codes.py
+# covers: ledger/wire/messages.py
+
 from __future__ import annotations
 
 import struct

@@ -1,3 +1,6 @@
+# covers: ledger/wire/v3_add.py
+# covers: ledger/wire/v3_read.py
+
 from __future__ import annotations
 
 from typing import cast

@@ -1,5 +1,8 @@
 """Bookies that die, refuse, return and are replaced while a writer uses them."""
 
+# covers: ledger/write/handle.py
+# covers: ledger/write/repair_steps.py
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,7 @@
 """The bound of a writer's memory while one replica does not reply: the writer waits."""
 
+# covers: ledger/config.py
+
 from __future__ import annotations
 
 from typing import Any

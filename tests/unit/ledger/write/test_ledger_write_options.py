@@ -1,5 +1,9 @@
 """Options of a writer: quorum timeout, delayed changes, idle LAC, deferred sync, chosen ids."""
 
+# covers: ledger/transport/bookie_requests.py
+# covers: ledger/write/adv_handle.py
+# covers: ledger/write/deferred_sync.py
+
 from __future__ import annotations
 
 from typing import Any

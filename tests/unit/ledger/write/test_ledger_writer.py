@@ -1,5 +1,7 @@
 """The writer machine, called directly."""
 
+# covers: ledger/write/writer.py
+
 from __future__ import annotations
 
 import struct

@@ -41,8 +41,8 @@ async def test_a_payload_that_is_no_buffer_is_refused_and_no_entry_is_taken(
 async def test_a_buffer_of_larger_elements_is_read_back(client: LedgerClient) -> None:
     buffer = bytearray(b"abcdefgh")
     async with await client.create() as writer:
-        await writer.append_many([memoryview(buffer).cast("I"), buffer])  # type: ignore[list-item]
-        await writer.append(memoryview(buffer).cast("Q"))  # type: ignore[arg-type]
+        await writer.append_many([memoryview(buffer).cast("I"), buffer])
+        await writer.append(memoryview(buffer).cast("Q"))
         assert writer.length_bytes == 24
     assert await payloads(client, writer.ledger_id) == [b"abcdefgh"] * 3
 

@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from ledger.config import ClientConfig
+from ledger.ledger_spec import LedgerSpec
 from ledger.replication.marks import UnderReplicatedLedgers
 from ledger.write.writer import LedgerWriter
 from tests.fakes.dict_bookies import DictCluster, open_cluster
@@ -127,7 +128,7 @@ async def test_a_ledger_that_ended_meanwhile_is_marked_when_its_bookie_registers
 
 async def test_a_replaced_bookie_is_marked_for_what_it_missed_before(autojump_clock: MockClock) -> None:
     async with open_cluster(4) as cluster, cluster.client(CONFIG) as client:
-        writer = await client.create(bookies=("b1:1", "b2:1", "b3:1"))
+        writer = await client.create_from(LedgerSpec(bookies=("b1:1", "b2:1", "b3:1")))
         cluster.bookies["b2:1"].is_silent = True
         await writer.append(b"on two, the third is slow")
         await cluster.stop("b2:1")

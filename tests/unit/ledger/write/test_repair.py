@@ -1,5 +1,7 @@
 """The repair machine, called by hand: its steps, its limits, and the table of its states."""
 
+# covers: ledger/write/actions.py
+
 from __future__ import annotations
 
 import random

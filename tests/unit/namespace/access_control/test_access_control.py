@@ -1,5 +1,8 @@
 """Access control entries: their bytes, what they deny, and what a damaged one does."""
 
+# covers: namespace/access_control/entries.py
+# covers: namespace/access_control/nodes.py
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -62,19 +65,20 @@ async def truncate_by_writer(namespace: dlog.Namespace) -> None:
 
 CALLS: list[tuple[str, Call, set[Denial]]] = [
     ("open_writer", open_writer, {Denial.WRITE, Denial.ACQUIRE}),
-    ("recover", lambda ns: ns.recover_log("log"), {Denial.ACQUIRE}),
-    ("repair", lambda ns: ns.repair_log("log"), {Denial.ACQUIRE}),
+    ("recover", lambda ns: ns.repair.recover("log"), {Denial.ACQUIRE}),
+    ("repair", lambda ns: ns.repair.apply("log"), {Denial.ACQUIRE}),
     ("truncate", lambda ns: ns.truncate_log("log", dlog.DLSN(2, 0, 0)), {Denial.TRUNCATE}),
     ("writer truncates", truncate_by_writer, {Denial.TRUNCATE, Denial.WRITE, Denial.ACQUIRE}),
-    ("set_retention", lambda ns: ns.set_retention("log", None), {Denial.TRUNCATE}),
-    ("retain", lambda ns: ns.retain_log("log"), {Denial.TRUNCATE}),
+    ("set_retention", lambda ns: ns.retention.set("log", None), {Denial.TRUNCATE}),
+    ("retain", lambda ns: ns.retention.apply("log"), {Denial.TRUNCATE}),
     ("seal", lambda ns: ns.seal_log("log"), {Denial.WRITE, Denial.ACQUIRE}),
     ("delete", lambda ns: ns.delete_log("log"), {Denial.DELETE}),
     ("read", lambda ns: read_all(ns, "log"), set()),
-    ("check", lambda ns: ns.check_log("log"), set()),
+    ("check", lambda ns: ns.repair.check("log"), set()),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("denial", list(Denial))
 @pytest.mark.parametrize(("call", "needs"), [each[1:] for each in CALLS], ids=[each[0] for each in CALLS])
 async def test_each_call_is_refused_by_the_denials_that_concern_it(
@@ -82,9 +86,9 @@ async def test_each_call_is_refused_by_the_denials_that_concern_it(
 ) -> None:
     async with open_on(cluster) as opened:
         namespace = opened.namespace
-        await namespace.enable_access_control()
+        await namespace.access.enable()
         await write_segments(namespace, "log", 1)
-        await namespace.set_access_control("log", frozenset({denial}))
+        await namespace.access.set("log", frozenset({denial}))
         if denial in needs:
             with pytest.raises(dlog.AccessDeniedError, match=f"deny to {denial.name.lower()}"):
                 await call(namespace)
@@ -96,46 +100,47 @@ async def test_each_call_is_refused_by_the_denials_that_concern_it(
 async def test_the_entry_of_a_log_replaces_the_default_at_once(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened, open_on(cluster) as admin:
         for each in (admin, opened):
-            await each.namespace.enable_access_control()
+            await each.namespace.access.enable()
         await write_segments(opened.namespace, "log", 1)
         await write_segments(opened.namespace, "other/log", 1)
-        await admin.namespace.set_access_control(None, frozenset({Denial.DELETE}))
+        await admin.namespace.access.set(None, frozenset({Denial.DELETE}))
         for log in ("log", "other/log"):
             with pytest.raises(dlog.AccessDeniedError):
                 await opened.namespace.delete_log(log)
-        await admin.namespace.set_access_control("log", frozenset())
-        found = await opened.namespace.access_control()
+        await admin.namespace.access.set("log", frozenset())
+        found = await opened.namespace.access.entries()
         assert (found.default, found.logs, found.corrupt) == (entry(Denial.DELETE), {"log": entry()}, ())
         await opened.namespace.delete_log("log")
         with pytest.raises(dlog.InvalidLogNameError, match="several parts"):
-            await admin.namespace.set_access_control("other/log", frozenset())
-        await admin.namespace.set_access_control("log", None)
-        await admin.namespace.set_access_control("log", None)
-        await admin.namespace.set_access_control(None, None)
+            await admin.namespace.access.set("other/log", frozenset())
+        await admin.namespace.access.set("log", None)
+        await admin.namespace.access.set("log", None)
+        await admin.namespace.access.set(None, None)
         await opened.namespace.delete_log("other/log")
 
 
+@pytest.mark.slow
 async def test_a_corrupt_entry_counts_as_missing_and_a_corrupt_default_changes_nothing(
     cluster: DictCluster,
 ) -> None:
     async with open_on(cluster) as opened:
         namespace = opened.namespace
-        await namespace.enable_access_control()
+        await namespace.access.enable()
         await write_segments(namespace, "log", 1)
-        await namespace.set_access_control(None, frozenset({Denial.DELETE}))
-        await namespace.set_access_control("log", frozenset())
+        await namespace.access.set(None, frozenset({Denial.DELETE}))
+        await namespace.access.set("log", frozenset())
         await opened.store.put(f"{ROOT}/log", b"corrupted")
         with pytest.raises(dlog.AccessDeniedError):
             await namespace.delete_log("log")
         await opened.store.put(ROOT, b"corrupted")
         with pytest.raises(dlog.AccessDeniedError):
             await namespace.delete_log("log")
-        assert (await namespace.access_control()).corrupt == (ROOT, f"{ROOT}/log")
+        assert (await namespace.access.entries()).corrupt == (ROOT, f"{ROOT}/log")
         await opened.store.delete(f"{ROOT}/log")
         await opened.store.delete(ROOT)
         await namespace.delete_log("log")
     async with open_on(cluster) as opened:
-        await opened.namespace.enable_access_control()
+        await opened.namespace.access.enable()
         await opened.store.create(ROOT, b"corrupted")
         await write_segments(opened.namespace, "log", 1)  # no default before it: nothing is denied
 
@@ -143,12 +148,12 @@ async def test_a_corrupt_entry_counts_as_missing_and_a_corrupt_default_changes_n
 async def test_a_denied_truncation_stops_the_retention_of_an_open_writer(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened:
         namespace = opened.namespace
-        await namespace.enable_access_control()
+        await namespace.access.enable()
         await write_segments(namespace, "log", 3)
-        await namespace.set_retention("log", dlog.Retention.of(size_bytes=1))
+        await namespace.retention.set("log", dlog.Retention.of(size_bytes=1))
         purges = dlog.WriterConfig(purge=True, visibility_delay_ms=0)
         for denied, expected in ((frozenset({Denial.TRUNCATE}), [1, 2, 3]), (None, [3])):
-            await namespace.set_access_control("log", denied)
+            await namespace.access.set("log", denied)
             async with namespace.open_writer("log", config=purges):
                 pass  # closing waits for a purge
             assert [each.segment_seqno for each in await namespace.segments("log")] == expected
@@ -157,49 +162,49 @@ async def test_a_denied_truncation_stops_the_retention_of_an_open_writer(cluster
 async def test_only_an_administrator_of_all_logs_changes_entries(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened:
         namespace = opened.namespace
-        await namespace.enable_access_control()
+        await namespace.access.enable()
         rules = (Rule("root", "*", frozenset({Right.ADMIN})), Rule("test", "l*", frozenset({Right.ADMIN})))
-        await namespace.set_policy(Policy(rules))
-        for call in (namespace.set_access_control("log", ALL), namespace.enable_access_control()):
+        await namespace.policy.set(Policy(rules))
+        for call in (namespace.access.set("log", ALL), namespace.access.enable()):
             with pytest.raises(dlog.AccessDeniedError, match="whole namespace"):
                 await call
-        assert (await namespace.access_control()).logs == {}
+        assert (await namespace.access.entries()).logs == {}
 
 
 async def test_entries_of_logs_that_a_principal_may_not_read_are_left_out(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened:
         namespace = opened.namespace
-        await namespace.enable_access_control()
+        await namespace.access.enable()
         for name in ("log", "secret"):
-            await namespace.set_access_control(name, ALL)
+            await namespace.access.set(name, ALL)
         await opened.store.create(f"{ROOT}/damaged", b"?")
-        found = await namespace.access_control()
+        found = await namespace.access.entries()
         assert (sorted(found.logs), found.corrupt) == (["log", "secret"], (f"{ROOT}/damaged",))
         rules = (Rule("root", "*", frozenset({Right.ADMIN})), Rule("test", "l*", frozenset({Right.ADMIN})))
-        await namespace.set_policy(Policy(rules))
-        found = await namespace.access_control()
+        await namespace.policy.set(Policy(rules))
+        found = await namespace.access.entries()
         assert (list(found.logs), found.corrupt) == (["log"], ())
 
 
 async def test_a_namespace_without_a_place_for_entries_denies_nothing(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened:
         with pytest.raises(dlog.ConfigError, match="dlog access enable"):
-            await opened.namespace.access_control()
-        await opened.namespace.enable_access_control()
-        await opened.namespace.enable_access_control()
+            await opened.namespace.access.entries()
+        await opened.namespace.access.enable()
+        await opened.namespace.access.enable()
         binding = await resolve_binding(opened.store, "/ns")
         assert (binding.acl_root_path, binding.ledgers_root) == (".acls", "/ledgers")
-        found = await opened.namespace.access_control()
+        found = await opened.namespace.access.entries()
         assert (found.default, found.logs) == (None, {})
     async with open_on(cluster, "/directory", bound=False) as directory:
         with pytest.raises(dlog.ConfigError, match="dlog policy"):
-            await directory.namespace.enable_access_control()
+            await directory.namespace.access.enable()
 
 
 async def test_two_administrators_do_not_overwrite_each_other(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened:
-        await opened.namespace.enable_access_control()
-        await opened.namespace.set_access_control("log", frozenset())
+        await opened.namespace.access.enable()
+        await opened.namespace.access.set("log", frozenset())
 
         async def overtake(kind: str, path: str) -> None:
             if (kind, path) == ("put", f"{ROOT}/log"):
@@ -207,13 +212,13 @@ async def test_two_administrators_do_not_overwrite_each_other(cluster: DictClust
 
         opened.store.before = overtake
         with pytest.raises(dlog.AccessDeniedError, match="another administrator"):
-            await opened.namespace.set_access_control("log", ALL)
+            await opened.namespace.access.set("log", ALL)
         assert (await opened.store.get(f"{ROOT}/log")).value == b"{}"
 
 
 async def test_a_store_that_is_away_is_no_permission(cluster: DictCluster) -> None:
     async with open_on(cluster, config=_impatient()) as opened:
-        await opened.namespace.enable_access_control()
+        await opened.namespace.access.enable()
         await write_segments(opened.namespace, "log", 1)
         opened.store.is_cut = True
         with pytest.raises(dlog.LogUnavailableError):

@@ -15,6 +15,7 @@ from dlog.errors import LogMetadataError, LogNotFoundError
 from ledger.metadata_store.memory import MemoryStore, MemoryTree
 from ledger.metadata_store.store import Node
 from namespace.log_metadata import LogMetadata
+from namespace.log_nodes import LogNodes
 from namespace.logs import create_log, delete_log_nodes, open_log
 from namespace.segment_nodes import complete_segment, delete_segment, list_segments, start_segment
 from namespace.segments.segment import LogSegment
@@ -47,8 +48,8 @@ class Writer:
         self.generation = 0
 
     async def create(self) -> None:
-        await create_log(self.store, NS, "log")
-        self.metadata: LogMetadata = await open_log(self.store, NS, "log")
+        await create_log(LogNodes(self.store, NS, "log"))
+        self.metadata: LogMetadata = await open_log(LogNodes(self.store, NS, "log"))
         self.completed: list[LogSegment] = []
         self.open: LogSegment | None = None
         self.generation += 1
@@ -57,13 +58,13 @@ class Writer:
         if self.open is None:
             seqno = self.completed[-1].segment_seqno + 1 if self.completed else 1
             self.open = segment(seqno, ledger_id=next(self.ledger_ids), first_txid=self.metadata.max_txid)
-            self.metadata = await start_segment(self.store, self.metadata, self.open)
+            self.metadata = await start_segment(self.metadata, self.open)
 
     async def complete(self) -> None:
         await self.start()
         assert self.open is not None
         self.completed.append(done(self.open))
-        self.metadata = await complete_segment(self.store, self.metadata, self.open, self.completed[-1])
+        self.metadata = await complete_segment(self.metadata, self.open, self.completed[-1])
         self.open = None
 
     async def roll(self) -> None:
@@ -74,22 +75,22 @@ class Writer:
         """The next writer deletes the empty segment and uses its number again."""
         await self.start()
         assert self.open is not None
-        await delete_segment(self.store, NS, "log", self.open)
+        await delete_segment(LogNodes(self.store, NS, "log"), self.open)
         self.open = None
         await self.start()
 
     async def purge(self) -> None:
         if len(self.completed) > 1:
-            await delete_segment(self.store, NS, "log", self.completed.pop(0))
+            await delete_segment(LogNodes(self.store, NS, "log"), self.completed.pop(0))
 
     async def create_again(self) -> None:
         for each in [*self.completed, *([self.open] if self.open else [])]:
-            await delete_segment(self.store, NS, "log", each)
-        await delete_log_nodes(self.store, NS, "log")
+            await delete_segment(LogNodes(self.store, NS, "log"), each)
+        await delete_log_nodes(LogNodes(self.store, NS, "log"))
         await self.create()
 
     async def listed(self, known: Sequence[LogSegment] = ()) -> tuple[LogSegment, ...]:
-        return (await list_segments(self.store, NS, "log", known=known)).segments
+        return (await list_segments(LogNodes(self.store, NS, "log"), known=known)).segments
 
 
 class CountingStore(MemoryStore):

@@ -87,6 +87,7 @@ async def read(namespace: dlog.Namespace, start: DLSN | int | dlog.Start = dlog.
         return [record.payload async for record in reader]
 
 
+@pytest.mark.slow
 async def test_readers_begin_at_the_first_record_kept(tmp_path: Path) -> None:
     async with dlog.open_namespace(f"file://{tmp_path}") as namespace:
         async with namespace.open_writer("log", create=True) as log:
@@ -110,6 +111,7 @@ async def test_readers_begin_at_the_first_record_kept(tmp_path: Path) -> None:
                 await read(namespace, gone)
 
 
+@pytest.mark.slow
 async def test_a_writer_continues_while_other_tasks_truncate(tmp_path: Path) -> None:
     async with dlog.open_namespace(f"file://{tmp_path}", config=ROLLED) as namespace:
         dlsns: list[DLSN] = []
@@ -133,6 +135,7 @@ async def test_a_writer_continues_while_other_tasks_truncate(tmp_path: Path) -> 
         assert 0 < len(left) <= 10
 
 
+@pytest.mark.slow
 async def test_a_closed_writer_truncates_nothing(tmp_path: Path) -> None:
     async with dlog.open_namespace(f"file://{tmp_path}") as namespace:
         async with namespace.open_writer("log", create=True) as log:

@@ -11,7 +11,7 @@ from spark_integration.pipelines import Progress, Report, ignore_progress
 from spark_integration.pipelines.archives.archiving import ArchiveResult, ArchiveRun, named_log
 from spark_integration.pipelines.archives.directory import ArchiveDirectory
 from spark_integration.pipelines.archives.restoring import RestoreResult, RestoreRun
-from spark_integration.pipelines.tasks import one_by_one
+from tests.fakes.tasks_in_turn import one_by_one
 
 Row = tuple[int, bytes]  # transaction id, payload
 

@@ -1,5 +1,7 @@
 """The digest of a segment's rows depends on the rows and on nothing else."""
 
+# covers: spark_integration/pipelines/archives/content.py
+
 from __future__ import annotations
 
 import pyarrow as pa

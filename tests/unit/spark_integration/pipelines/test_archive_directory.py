@@ -1,5 +1,7 @@
 """The directory of an archive: a part of the manifest is created once, and only dead attempts are swept."""
 
+# covers: spark_integration/pipelines/archives/manifest.py
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,10 @@
 """Archiving without Spark: what survives a death at any step, and what is never truncated."""
 
+# covers: spark_integration/pipelines/archives/archiving.py
+# covers: spark_integration/pipelines/archives/directory.py
+# covers: spark_integration/pipelines/archives/plan.py
+# covers: spark_integration/pipelines/archives/segment_files.py
+
 from __future__ import annotations
 
 import json
@@ -18,7 +23,7 @@ from spark_integration.pipelines.archives import read_manifest
 from spark_integration.pipelines.archives.directory import ArchiveDirectory
 from spark_integration.pipelines.archives.manifest import ManifestPart
 from spark_integration.pipelines.archives.segment_files import ReadSegment, read_segment
-from spark_integration.pipelines.tasks import one_by_one
+from tests.fakes.tasks_in_turn import one_by_one
 from tests.unit.spark_integration.pipelines.archived_logs import (
     ArchivedLog,
     DiedError,
@@ -43,6 +48,7 @@ def first_left(orders: ArchivedLog) -> dlog.DLSN | None:
     return orders.namespace.describe_log(orders.log).first_dlsn
 
 
+@pytest.mark.slow
 def test_completed_segments_are_archived_and_only_once(orders: ArchivedLog) -> None:
     told: list[Progress] = []
     orders.write(5, 1, 40)
@@ -60,6 +66,7 @@ def test_completed_segments_are_archived_and_only_once(orders: ArchivedLog) -> N
     assert orders.run().segments == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "step", ["planned", "wrote files", "added to the manifest", "read back", "truncated"]
 )
@@ -86,6 +93,7 @@ def test_a_run_that_dies_at_any_step_is_repeated_and_every_record_is_there_once(
     assert rows_of(orders.namespace, orders.log) == []
 
 
+@pytest.mark.slow
 def test_a_task_that_dies_leaves_a_file_that_is_never_taken_for_a_segment(orders: ArchivedLog) -> None:
     orders.write(4, 3)
 
@@ -101,6 +109,7 @@ def test_a_task_that_dies_leaves_a_file_that_is_never_taken_for_a_segment(orders
     assert orders.files() == read_manifest(orders.archive).files
 
 
+@pytest.mark.slow
 def test_a_file_that_the_driver_does_not_see_gets_into_no_manifest(orders: ArchivedLog) -> None:
     orders.write(4, 3)
 
@@ -115,6 +124,7 @@ def test_a_file_that_the_driver_does_not_see_gets_into_no_manifest(orders: Archi
     assert rows_of(orders.namespace, orders.log) == orders.rows
 
 
+@pytest.mark.slow
 def test_a_task_that_reads_too_few_records_adds_nothing(orders: ArchivedLog) -> None:
     orders.write(4, 3)
 
@@ -127,6 +137,7 @@ def test_a_task_that_reads_too_few_records_adds_nothing(orders: ArchivedLog) -> 
     assert ArchiveDirectory.at(orders.archive).manifest() is None
 
 
+@pytest.mark.slow
 def test_what_is_not_read_back_unchanged_is_not_truncated(orders: ArchivedLog) -> None:
     orders.write(4, 3)
     orders.run()
@@ -144,6 +155,7 @@ def test_what_is_not_read_back_unchanged_is_not_truncated(orders: ArchivedLog) -
     assert rows_of(orders.namespace, orders.log) == []
 
 
+@pytest.mark.slow
 def test_a_file_with_other_rows_is_not_read_back_as_the_segment(orders: ArchivedLog) -> None:
     orders.write(3, 3)
     orders.run()
@@ -154,6 +166,7 @@ def test_a_file_with_other_rows_is_not_read_back_as_the_segment(orders: Archived
     assert rows_of(orders.namespace, orders.log) == orders.rows
 
 
+@pytest.mark.slow
 def test_a_file_with_one_other_payload_is_not_read_back_as_the_segment(orders: ArchivedLog) -> None:
     orders.write(3)
     orders.run()
@@ -167,6 +180,7 @@ def test_a_file_with_one_other_payload_is_not_read_back_as_the_segment(orders: A
     assert rows_of(orders.namespace, orders.log) == orders.rows
 
 
+@pytest.mark.slow
 def test_newest_segments_and_those_that_a_cursor_has_not_read_stay(orders: ArchivedLog) -> None:
     orders.write(4, 3, 2, 5)
     assert orders.run(truncate=True, keep_segments=4).truncated_before is None
@@ -181,6 +195,7 @@ def test_newest_segments_and_those_that_a_cursor_has_not_read_stay(orders: Archi
     assert archived(orders) == orders.rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hash_chain", [False, True])
 def test_a_sealed_log_is_archived_and_its_readers_still_see_the_end(
     orders: ArchivedLog, hash_chain: bool
@@ -199,6 +214,7 @@ def test_a_sealed_log_is_archived_and_its_readers_still_see_the_end(
     assert orders.run(truncate=True).truncated_before is None
 
 
+@pytest.mark.slow
 def test_a_hole_between_archive_and_log_is_an_error(orders: ArchivedLog) -> None:
     orders.write(4, 3, 6)
     orders.run()
@@ -210,6 +226,7 @@ def test_a_hole_between_archive_and_log_is_an_error(orders: ArchivedLog) -> None
     assert read_manifest(orders.archive).last_segment == 3
 
 
+@pytest.mark.slow
 def test_an_archive_may_begin_in_the_midst_of_a_truncated_segment(orders: ArchivedLog) -> None:
     orders.write(4, 30, 2)
     with orders.namespace.open_reader(orders.log, follow=False) as reader:
@@ -220,6 +237,7 @@ def test_an_archive_may_begin_in_the_midst_of_a_truncated_segment(orders: Archiv
     assert (result.segments, result.records) == (2, 22)
 
 
+@pytest.mark.slow
 def test_records_that_vanish_while_they_are_archived_are_an_error(orders: ArchivedLog) -> None:
     orders.write(4, 3)
 
@@ -232,6 +250,7 @@ def test_records_that_vanish_while_they_are_archived_are_an_error(orders: Archiv
     assert ArchiveDirectory.at(orders.archive).manifest() is None
 
 
+@pytest.mark.slow
 def test_of_two_runs_at_the_same_time_one_adds_its_segments_and_one_fails(orders: ArchivedLog) -> None:
     orders.write(4, 3)
 
@@ -246,6 +265,7 @@ def test_of_two_runs_at_the_same_time_one_adds_its_segments_and_one_fails(orders
     assert rows_of(orders.namespace, orders.log) == orders.rows
 
 
+@pytest.mark.slow
 def test_a_log_created_again_is_not_added_to_the_archive_of_the_old_one(orders: ArchivedLog) -> None:
     orders.write(4, 3)
     orders.run()
@@ -262,6 +282,7 @@ def test_a_log_created_again_is_not_added_to_the_archive_of_the_old_one(orders: 
     assert archived(orders) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [(2, 3), (6, 3)], ids=["fewer", "more"])
 def test_a_log_created_again_and_purged_past_the_archive_is_noticed_by_its_records(
     orders: ArchivedLog, counts: tuple[int, int]
@@ -281,6 +302,7 @@ def test_a_log_created_again_and_purged_past_the_archive_is_noticed_by_its_recor
     assert archived(orders) == before
 
 
+@pytest.mark.slow
 def test_a_log_that_was_purged_up_to_the_end_of_its_archive_is_archived_on(orders: ArchivedLog) -> None:
     orders.write(4, 3)
     orders.run(truncate=True)
@@ -293,6 +315,7 @@ def test_a_log_that_was_purged_up_to_the_end_of_its_archive_is_archived_on(order
     assert archived(orders) == orders.rows
 
 
+@pytest.mark.slow
 def test_a_changed_or_missing_part_of_the_manifest_is_an_error(orders: ArchivedLog) -> None:
     orders.write(4, 3, 2)
     orders.run(step=1)
@@ -325,3 +348,12 @@ def test_an_archive_is_in_a_directory_that_all_see(orders: ArchivedLog) -> None:
     assert ArchiveDirectory.at("file:///a%20b").path.as_posix() == "/a b"
     with pytest.raises(PipelineError, match="no manifest"):
         read_manifest(orders.archive)
+
+
+def test_a_log_with_keys_or_headers_is_not_archived(orders: ArchivedLog) -> None:
+    with orders.namespace.open_writer(orders.log) as writer:
+        writer.append_many([b"plain", b"with a key"], keys=[None, b"k"])
+    with pytest.raises(PipelineError, match="key or headers"):
+        orders.run(truncate=True)
+    with orders.namespace.open_reader(orders.log, follow=False) as reader:
+        assert [record.key for record in reader] == [None, b"k"]

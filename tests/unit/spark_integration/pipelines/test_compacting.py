@@ -1,5 +1,13 @@
 """Compactions without Spark: what a snapshot covers, once, and nothing of it lost to a truncation."""
 
+# covers: spark_integration/pipelines/compacting/compactor.py
+# covers: spark_integration/pipelines/compacting/files.py
+# covers: spark_integration/pipelines/compacting/manifest.py
+# covers: spark_integration/pipelines/compacting/parts.py
+# covers: spark_integration/pipelines/output_directory.py
+# covers: spark_integration/pipelines/places.py
+# covers: spark_integration/pipelines/resuming.py
+
 from __future__ import annotations
 
 import os
@@ -14,6 +22,7 @@ import pytest
 import dlog
 import dlog.blocking
 from dlog.blocking import Namespace
+from dlog.blocking.namespace import BatchCalls
 from spark_integration import client
 from spark_integration.errors import OptionError, PipelineError
 from spark_integration.offsets import Position
@@ -23,7 +32,7 @@ from spark_integration.pipelines.compacting.files import compact_to_files, read_
 from spark_integration.pipelines.compacting.manifest import SnapshotManifest, decode_manifest
 from spark_integration.pipelines.compacting.parts import Row, WriteTarget, WrittenPart, in_order, write_rows
 from spark_integration.pipelines.compacting.rows import Wanted
-from spark_integration.pipelines.marks import Mark
+from spark_integration.pipelines.marks import ReadMark
 from spark_integration.pipelines.output_directory import locked
 from spark_integration.pipelines.places import Place, place_of
 from spark_integration.planning import Range
@@ -95,6 +104,7 @@ def after(manifest: SnapshotManifest) -> dlog.DLSN:
     return dlog.DLSN(at.segment, at.entry, at.slot).next_slot()
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_written_once_and_a_reader_goes_on_behind_it(namespace: Namespace) -> None:
     write(namespace, 0, 200)
     made = compact(namespace, "s1")
@@ -108,6 +118,7 @@ def test_a_snapshot_is_written_once_and_a_reader_goes_on_behind_it(namespace: Na
     assert len(namespace.segments("s1")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["in the tasks", "after the tasks", "after attaching"])
 def test_a_compaction_that_dies_is_repeated_and_there_is_one_snapshot(
     namespace: Namespace, monkeypatch: pytest.MonkeyPatch, step: str
@@ -123,14 +134,14 @@ def test_a_compaction_that_dies_is_repeated_and_there_is_one_snapshot(
             raise DiedError
         return found
 
-    attach = Namespace.attach_batch
+    attach = BatchCalls.attach
 
-    def attach_and_die(opened: Namespace, *args: Any, **options: Any) -> Any:
-        attach(opened, *args, **options)
+    def attach_and_die(batches: BatchCalls, *args: Any, **options: Any) -> Any:
+        attach(batches, *args, **options)
         raise DiedError
 
     with monkeypatch.context() as patched:
-        patched.setattr(Namespace, "attach_batch", attach_and_die)
+        patched.setattr(BatchCalls, "attach", attach_and_die)
         with pytest.raises(DiedError):
             compact(namespace, "s1", write=dying)
     made = compact(namespace, "s1")
@@ -139,6 +150,7 @@ def test_a_compaction_that_dies_is_repeated_and_there_is_one_snapshot(
     assert made.manifest.rows == 5
 
 
+@pytest.mark.slow
 def test_of_two_compactions_at_once_one_is_the_snapshot(namespace: Namespace) -> None:
     write(namespace, 0, 100)
     others: list[Snapshot] = []
@@ -153,6 +165,7 @@ def test_of_two_compactions_at_once_one_is_the_snapshot(namespace: Namespace) ->
     assert numbers(namespace, "s1") == [95, 96, 97, 98, 99]
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_made_from_an_earlier_one_although_the_source_was_truncated(
     namespace: Namespace,
 ) -> None:
@@ -177,6 +190,7 @@ def test_a_snapshot_is_made_from_an_earlier_one_although_the_source_was_truncate
     assert numbers(namespace, "s4") == [198, 199, 200, 201, 202]
 
 
+@pytest.mark.slow
 def test_a_source_truncated_behind_the_base_is_an_error(namespace: Namespace) -> None:
     write(namespace, 0, 100)
     compact(namespace, "s1")
@@ -191,6 +205,7 @@ def test_a_source_truncated_behind_the_base_is_an_error(namespace: Namespace) ->
         compact(namespace, "s2", base="s1")
 
 
+@pytest.mark.slow
 def test_other_logs_are_not_taken_for_the_snapshot(namespace: Namespace) -> None:
     write(namespace, 0, 10)
     write(namespace, 0, 10, "full")
@@ -207,19 +222,20 @@ def test_other_logs_are_not_taken_for_the_snapshot(namespace: Namespace) -> None
         with pytest.raises(PipelineError, match=why):
             compact(namespace, into, **options)
     assert numbers(namespace, "full") == list(range(10))
-    namespace.change_properties("s1", {"dlog.snapshot": "{}"})
+    namespace.properties.change("s1", {"dlog.snapshot": "{}"})
     with pytest.raises(PipelineError, match="no manifest of a snapshot"):
         compact(namespace, "s1")
-    namespace.change_properties("s1", {"dlog.snapshot": None})
+    namespace.properties.change("s1", {"dlog.snapshot": None})
     with pytest.raises(PipelineError, match="show no snapshot"):
         compact(namespace, "s1")
     with pytest.raises(OptionError, match="keyFile"):
         place_of(namespace.uri, {"keyFile": "keys"})
 
 
+@pytest.mark.slow
 def test_rows_out_of_order_are_refused(namespace: Namespace) -> None:
     namespace.create_log("s1")
-    plan = namespace.begin_batch(["s1"])
+    plan = namespace.batches.begin(["s1"])
     assert plan is not None
     target = WriteTarget(place=Place(uri=namespace.uri), into="s1", plan=plan)
     rows: list[Row] = [(1, 1, number, 0, number, b"x") for number in range(4)]
@@ -235,7 +251,7 @@ def test_rows_out_of_order_are_refused(namespace: Namespace) -> None:
 
 
 def test_a_manifest_is_stored_and_read() -> None:
-    mark = Mark(source="file:///log", log="prices", position=Position(7, 1, -1), ledger_id=3, sequence=9)
+    mark = ReadMark(source="file:///log", log="prices", position=Position(7, 1, -1), ledger_id=3, sequence=9)
     manifest = SnapshotManifest(mark=mark, key="text", drops_tombstones=True, base="s0", rows=4)
     assert decode_manifest("s1", manifest.encode()) == manifest
     for wrong in ("", "[]", "{}", manifest.encode().replace('"v": 1', '"v": 2'), '{"v": 1}'):
@@ -250,7 +266,7 @@ def test_a_directory_in_use_or_without_its_rows_is_refused(namespace: Namespace,
     no_spark: Any = None
     with locked(home), pytest.raises(PipelineError, match="another program"):
         compact_to_files(no_spark, namespace.uri, "prices", key="text", directory=home)
-    mark = Mark(source="file:///log", log="prices", position=Position(7, 1, -1), ledger_id=3, sequence=9)
+    mark = ReadMark(source="file:///log", log="prices", position=Position(7, 1, -1), ledger_id=3, sequence=9)
     manifest = SnapshotManifest(mark=mark, key="text", drops_tombstones=True, base=None, rows=4)
     (home / "manifest.json").write_text(manifest.encode())
     with pytest.raises(PipelineError, match="are gone"):

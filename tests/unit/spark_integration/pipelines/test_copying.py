@@ -1,5 +1,10 @@
 """Copies of logs without Spark: incremental, and each record once, wherever a copy dies."""
 
+# covers: spark_integration/pipelines/copying/copier.py
+# covers: spark_integration/pipelines/copying/note.py
+# covers: spark_integration/pipelines/copying/parts.py
+# covers: spark_integration/pipelines/copying/steps.py
+
 from __future__ import annotations
 
 import datetime
@@ -15,12 +20,13 @@ import pytest
 import dlog
 import dlog.blocking
 from dlog.blocking import Namespace
+from dlog.blocking.namespace import BatchCalls
 from spark_integration import client
 from spark_integration.errors import PipelineError
 from spark_integration.options import ClientOptions
 from spark_integration.pipelines import Progress
 from spark_integration.pipelines.copying import CopiedLog, copy_logs
-from spark_integration.pipelines.tasks import one_by_one
+from tests.fakes.tasks_in_turn import one_by_one
 
 NAMES = ("source", "target")
 SMALL = dlog.NamespaceConfig(writer=dlog.WriterConfig(segment_bytes_max=2_000, entry_bytes_target=256))
@@ -69,9 +75,10 @@ def records(namespace: Namespace, log: str) -> list[tuple[int, bytes]]:
 
 
 def orphans(namespace: Namespace) -> int:
-    return len(namespace.find_orphans(older_than=datetime.timedelta()))
+    return len(namespace.repair.find_orphans(older_than=datetime.timedelta()))
 
 
+@pytest.mark.slow
 def test_a_copy_has_the_records_and_ids_of_its_source_and_goes_on_where_it_stopped(
     places: tuple[Namespace, Namespace],
 ) -> None:
@@ -85,13 +92,14 @@ def test_a_copy_has_the_records_and_ids_of_its_source_and_goes_on_where_it_stopp
         assert copied.error is None
         assert (copied.records, copied.records_before) == (count, before)
         assert records(target, "orders") == records(source, "orders")
-    assert target.verify_log("orders").is_sound
+    assert target.repair.verify("orders").is_sound
     assert len(target.segments("orders")) > 5
     assert orphans(target) == 0
     assert [each.records for each in seen] == sorted(each.records for each in seen)
     assert seen[-1].records == seen[-1].records_total == 351
 
 
+@pytest.mark.slow
 def test_logs_of_a_pattern_are_copied_under_a_prefix_and_a_bad_one_keeps_none_back(
     places: tuple[Namespace, Namespace],
 ) -> None:
@@ -117,6 +125,7 @@ def test_logs_of_a_pattern_are_copied_under_a_prefix_and_a_bad_one_keeps_none_ba
     assert records(source, "old/other") == records(source, "other")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", range(6))
 def test_a_copy_that_dies_at_any_step_is_completed_by_the_next_and_repeats_nothing(
     places: tuple[Namespace, Namespace], monkeypatch: pytest.MonkeyPatch, step: int
@@ -133,16 +142,16 @@ def test_a_copy_that_dies_at_any_step_is_completed_by_the_next_and_repeats_nothi
             raise DiedError  # some tasks are over, and no part is attached
         return found
 
-    attach = Namespace.attach_batch
+    attach = BatchCalls.attach
 
-    def attach_and_die(namespace: Namespace, *args: Any, **options: Any) -> Any:
-        attached = attach(namespace, *args, **options)
+    def attach_and_die(batches: BatchCalls, *args: Any, **options: Any) -> Any:
+        attached = attach(batches, *args, **options)
         if calls == step - 3:
             raise DiedError  # attached, and the program does not know
         return attached
 
     with monkeypatch.context() as patched:
-        patched.setattr(Namespace, "attach_batch", attach_and_die)
+        patched.setattr(BatchCalls, "attach", attach_and_die)
         if step:
             with pytest.raises(DiedError):
                 copy(places, "orders", run_tasks=dying, cores=1)
@@ -151,6 +160,7 @@ def test_a_copy_that_dies_at_any_step_is_completed_by_the_next_and_repeats_nothi
     assert records(places[1], "orders") == records(source, "orders")
 
 
+@pytest.mark.slow
 def test_two_copies_at_once_copy_each_record_once(places: tuple[Namespace, Namespace]) -> None:
     source, target = places
     write(source, "orders", 0, 200)
@@ -170,6 +180,7 @@ def test_two_copies_at_once_copy_each_record_once(places: tuple[Namespace, Names
     assert orphans(target) == 0
 
 
+@pytest.mark.slow
 def test_a_source_truncated_behind_the_copied_records_is_an_error(
     places: tuple[Namespace, Namespace],
 ) -> None:
@@ -187,6 +198,7 @@ def test_a_source_truncated_behind_the_copied_records_is_an_error(
     assert len(records(target, "orders")) == 100
 
 
+@pytest.mark.slow
 def test_a_source_truncated_up_to_the_copied_records_is_copied_on(
     places: tuple[Namespace, Namespace],
 ) -> None:
@@ -205,6 +217,7 @@ def test_a_source_truncated_up_to_the_copied_records_is_copied_on(
     assert records(target, "orders") == [*expected, *records(source, "orders")[-1:]]
 
 
+@pytest.mark.slow
 def test_the_segment_of_the_position_may_be_purged_if_all_before_the_next_is_copied(
     places: tuple[Namespace, Namespace],
 ) -> None:
@@ -221,6 +234,7 @@ def test_the_segment_of_the_position_may_be_purged_if_all_before_the_next_is_cop
     assert records(target, "orders") == expected
 
 
+@pytest.mark.slow
 def test_a_source_of_which_all_records_are_truncated_and_purged_is_copied_on(
     places: tuple[Namespace, Namespace],
 ) -> None:
@@ -237,6 +251,7 @@ def test_a_source_of_which_all_records_are_truncated_and_purged_is_copied_on(
     assert len(records(target, "orders")) == 150
 
 
+@pytest.mark.slow
 def test_a_source_created_again_and_a_copy_of_another_source_are_errors(
     places: tuple[Namespace, Namespace],
 ) -> None:
@@ -254,14 +269,15 @@ def test_a_source_created_again_and_a_copy_of_another_source_are_errors(
     (copied,) = copy(places, "orders")
     assert "was deleted and created again" in str(copied.error)
     assert len(records(target, "orders")) == 100
-    target.change_properties("orders", {"dlog.copy": "{}"})
+    target.properties.change("orders", {"dlog.copy": "{}"})
     (copied,) = copy(places, "orders")
     assert "is no note of a copy" in str(copied.error)
-    target.change_properties("orders", {"dlog.copy": None})
+    target.properties.change("orders", {"dlog.copy": None})
     (copied,) = copy(places, "orders")
     assert "do not show the last copied batch" in str(copied.error)
 
 
+@pytest.mark.slow
 def test_a_part_that_cannot_be_copied_is_named_and_leaves_nothing(
     places: tuple[Namespace, Namespace],
 ) -> None:
@@ -279,6 +295,7 @@ def test_a_part_that_cannot_be_copied_is_named_and_leaves_nothing(
     assert orphans(target) == 0
 
 
+@pytest.mark.slow
 def test_tasks_hold_no_open_namespace(places: tuple[Namespace, Namespace]) -> None:
     write(places[0], "orders", 0, 10)
     kept: list[Any] = []
@@ -290,3 +307,13 @@ def test_tasks_hold_no_open_namespace(places: tuple[Namespace, Namespace]) -> No
     copy(places, "orders", run_tasks=keep)
     assert pickle.loads(pickle.dumps(kept)) == kept
     assert attrs.asdict(kept[0])["log"] == "orders"
+
+
+def test_a_copy_keeps_keys_and_headers(places: tuple[Namespace, Namespace]) -> None:
+    source, target = places
+    with source.open_writer("orders", create=True) as writer:
+        writer.append_many([b"0", b"1", b"2"], keys=[b"k", None, None], headers=[None, {"a": b"1"}, None])
+    copy(places, "orders")
+    with target.open_reader("orders", follow=False) as reader:
+        found = [(each.payload, each.key, dict(each.headers)) for each in reader]
+    assert found == [(b"0", b"k", {}), (b"1", None, {"a": b"1"}), (b"2", None, {})]

@@ -1,5 +1,7 @@
 """What a copy takes over besides records: properties, the seal, cursors; and what it leaves alone."""
 
+# covers: spark_integration/pipelines/copying/state.py
+
 from __future__ import annotations
 
 import os
@@ -12,12 +14,13 @@ import pytest
 import dlog
 import dlog.blocking
 from dlog.blocking import Namespace
+from dlog.blocking.namespace import BatchCalls
 from dlog.read.positioning import Where
 from spark_integration import client
 from spark_integration.options import ClientOptions
 from spark_integration.pipelines.copying import CopiedLog, copy_logs
 from spark_integration.pipelines.copying.state import place_of_record
-from spark_integration.pipelines.tasks import one_by_one
+from tests.fakes.tasks_in_turn import one_by_one
 
 SMALL = dlog.NamespaceConfig(writer=dlog.WriterConfig(segment_bytes_max=2_000, entry_bytes_target=256))
 
@@ -52,6 +55,7 @@ def rest(namespace: Namespace, start: Where = dlog.EARLIEST, log: str = "orders"
         return [record.payload for record in reader]
 
 
+@pytest.mark.slow
 def test_the_copy_of_a_sealed_log_is_sealed_when_it_is_complete(places: tuple[Namespace, Namespace]) -> None:
     source, target = places
     write(source, 0, 100)
@@ -68,20 +72,21 @@ def test_the_copy_of_a_sealed_log_is_sealed_when_it_is_complete(places: tuple[Na
         write(target, 200, 1)
 
 
+@pytest.mark.slow
 def test_a_log_that_is_sealed_while_it_is_copied_is_not_sealed_before_its_last_records(
     places: tuple[Namespace, Namespace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = places
     write(source, 0, 100)
-    attach = Namespace.attach_batch
+    attach = BatchCalls.attach
 
-    def growing(namespace: Namespace, *args: object, **options: object) -> object:
-        monkeypatch.setattr(Namespace, "attach_batch", attach)
+    def growing(batches: BatchCalls, *args: object, **options: object) -> object:
+        monkeypatch.setattr(BatchCalls, "attach", attach)
         write(source, 100, 50)
         source.seal_log("orders")
-        return attach(namespace, *args, **options)  # type: ignore[arg-type]
+        return attach(batches, *args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Namespace, "attach_batch", growing)
+    monkeypatch.setattr(BatchCalls, "attach", growing)
     first = copy(places)
     assert (first.records, first.is_sealed) == (100, False)
     second = copy(places)
@@ -89,34 +94,37 @@ def test_a_log_that_is_sealed_while_it_is_copied_is_not_sealed_before_its_last_r
     assert len(rest(target)) == 150
 
 
+@pytest.mark.slow
 def test_an_empty_sealed_log_seals_no_log_of_other_records(places: tuple[Namespace, Namespace]) -> None:
     source, target = places
     source.create_log("orders")
     source.seal_log("orders")
-    source.change_properties("orders", {"team": "billing"})
+    source.properties.change("orders", {"team": "billing"})
     write(target, 0, 1)
     assert "exists and is no copy" in str(copy(places).error)
     assert not target.describe_log("orders").is_sealed
-    assert target.properties("orders").values == {}
+    assert target.properties.get("orders").values == {}
     target.delete_log("orders")
     assert copy(places).is_sealed
-    assert target.properties("orders").values == {"team": "billing"}
+    assert target.properties.get("orders").values == {"team": "billing"}
 
 
+@pytest.mark.slow
 def test_properties_are_copied_but_not_those_of_dlog_itself(places: tuple[Namespace, Namespace]) -> None:
     source, target = places
     write(source, 0, 10)
-    source.change_properties("orders", {"team": "billing", "dlog.batch.query": "7"})
+    source.properties.change("orders", {"team": "billing", "dlog.batch.query": "7"})
     copy(places)
     write(source, 10, 10)
-    source.change_properties("orders", {"team": "shop"})
-    target.change_properties("orders", {"own": "kept"})
+    source.properties.change("orders", {"team": "shop"})
+    target.properties.change("orders", {"own": "kept"})
     assert copy(places).error is None
-    found = dict(target.properties("orders").values)
+    found = dict(target.properties.get("orders").values)
     assert found.pop("dlog.copy")
     assert found == {"team": "shop", "own": "kept", "dlog.batch.copy": found["dlog.batch.copy"]}
 
 
+@pytest.mark.slow
 def test_copies_of_all_shards_are_a_sharded_log(places: tuple[Namespace, Namespace]) -> None:
     source, target = places
     dlog.blocking.create_sharded_log(source, "clicks", 2)
@@ -129,6 +137,7 @@ def test_copies_of_all_shards_are_a_sharded_log(places: tuple[Namespace, Namespa
         assert sorted(int(record.payload) for _, record in reader) == list(range(20))
 
 
+@pytest.mark.slow
 def test_cursors_are_copied_to_the_same_records_and_never_go_back(
     places: tuple[Namespace, Namespace],
 ) -> None:
@@ -164,6 +173,7 @@ def test_cursors_are_copied_to_the_same_records_and_never_go_back(
         assert rest(target, cursor.position) == [b"record %d" % each for each in range(number, 250)], name
 
 
+@pytest.mark.slow
 def test_a_record_is_found_by_its_number_in_every_entry_and_behind_large_ones(
     places: tuple[Namespace, Namespace],
 ) -> None:

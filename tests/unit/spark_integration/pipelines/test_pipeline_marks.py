@@ -1,5 +1,7 @@
 """Where a pipeline continues behind its mark."""
 
+# covers: spark_integration/pipelines/marks.py
+
 from __future__ import annotations
 
 import pytest
@@ -8,9 +10,9 @@ from dlog import SegmentDescription
 from namespace.segments.segment import TruncationStatus
 from spark_integration.errors import PipelineError
 from spark_integration.offsets import Position, just_before
-from spark_integration.pipelines.marks import Mark, start_after
+from spark_integration.pipelines.marks import ReadMark, start_after
 
-MARK = Mark(source="file:///x", log="orders", position=Position(4, 9, 0), ledger_id=40, sequence=100)
+MARK = ReadMark(source="file:///x", log="orders", position=Position(4, 9, 0), ledger_id=40, sequence=100)
 
 
 def segment(number: int, *, first: int | None) -> SegmentDescription:

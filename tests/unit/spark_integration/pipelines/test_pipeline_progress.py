@@ -1,5 +1,8 @@
 """What a pipeline reports, and how a command shows it."""
 
+# covers: spark_integration/commands/session.py
+# covers: spark_integration/pipelines/progress.py
+
 from __future__ import annotations
 
 import json

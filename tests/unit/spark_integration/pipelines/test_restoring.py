@@ -1,5 +1,7 @@
 """Restoring without Spark: every record once, wherever a run dies, and never into a log of other records."""
 
+# covers: spark_integration/pipelines/archives/restoring.py
+
 from __future__ import annotations
 
 import datetime
@@ -12,7 +14,7 @@ import dlog
 from spark_integration.errors import ArchiveDamagedError, PipelineError
 from spark_integration.pipelines import Progress
 from spark_integration.pipelines.archives import read_manifest
-from spark_integration.pipelines.tasks import one_by_one
+from tests.fakes.tasks_in_turn import one_by_one
 from tests.unit.spark_integration.pipelines.archived_logs import (
     ArchivedLog,
     DiedError,
@@ -22,9 +24,10 @@ from tests.unit.spark_integration.pipelines.archived_logs import (
 
 
 def orphans(orders: ArchivedLog) -> int:
-    return len(orders.namespace.find_orphans(older_than=datetime.timedelta()))
+    return len(orders.namespace.repair.find_orphans(older_than=datetime.timedelta()))
 
 
+@pytest.mark.slow
 def test_a_log_is_restored_with_its_transaction_ids_payloads_and_order(orders: ArchivedLog) -> None:
     told: list[Progress] = []
     orders.write(5, 1, 40)
@@ -35,7 +38,7 @@ def test_a_log_is_restored_with_its_transaction_ids_payloads_and_order(orders: A
     assert rows_of(orders.namespace, "copy") == orders.rows
     assert (result.segments, result.records, result.records_before) == (4, 48, 0)
     assert [each.records for each in told] == [0, 6, 48]
-    assert (orders.namespace.verify_log("copy")).is_sound
+    assert (orders.namespace.repair.verify("copy")).is_sound
     assert orphans(orders) == 0
     # The log goes on as any other.
     with orders.namespace.open_writer("copy") as writer, pytest.raises(dlog.TxidOutOfOrderError):
@@ -45,6 +48,7 @@ def test_a_log_is_restored_with_its_transaction_ids_payloads_and_order(orders: A
     assert orders.restore("copy").records == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "count"), [("planned", 1), ("added to the log", 1), ("added to the log", 2)]
 )
@@ -63,6 +67,7 @@ def test_a_run_that_dies_at_any_step_is_repeated_and_every_record_is_restored_on
     assert rows_of(orders.namespace, "copy") == orders.rows
 
 
+@pytest.mark.slow
 def test_a_driver_that_dies_after_its_tasks_restores_once(orders: ArchivedLog) -> None:
     orders.write(4, 3, 2)
     orders.run()
@@ -78,6 +83,7 @@ def test_a_driver_that_dies_after_its_tasks_restores_once(orders: ArchivedLog) -
     assert rows_of(orders.namespace, "copy") == orders.rows
 
 
+@pytest.mark.slow
 def test_two_runs_at_the_same_time_restore_every_record_once(orders: ArchivedLog) -> None:
     orders.write(4, 3, 2)
     orders.run()
@@ -93,6 +99,7 @@ def test_two_runs_at_the_same_time_restore_every_record_once(orders: ArchivedLog
     assert orphans(orders) == 0
 
 
+@pytest.mark.slow
 def test_a_log_with_other_records_is_refused_and_unchanged(orders: ArchivedLog) -> None:
     orders.write(4, 3, 2)
     orders.run()
@@ -110,6 +117,7 @@ def test_a_log_with_other_records_is_refused_and_unchanged(orders: ArchivedLog) 
     assert rows_of(orders.namespace, "copy")[:-1] == orders.rows[:7]
 
 
+@pytest.mark.slow
 def test_records_that_another_writer_adds_meanwhile_keep_the_step_out(orders: ArchivedLog) -> None:
     orders.write(4, 3)
     orders.run()
@@ -126,6 +134,7 @@ def test_records_that_another_writer_adds_meanwhile_keep_the_step_out(orders: Ar
     assert orphans(orders) == 0
 
 
+@pytest.mark.slow
 def test_records_that_another_writer_adds_between_two_steps_end_the_restore(orders: ArchivedLog) -> None:
     orders.write(4, 3, 2)
     orders.run()
@@ -140,6 +149,7 @@ def test_records_that_another_writer_adds_between_two_steps_end_the_restore(orde
     assert rows_of(orders.namespace, "copy") == [*orders.rows[:7], (orders.rows[6][0], b"other")]
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_never_restored(orders: ArchivedLog) -> None:
     orders.write(3, 3, 2)
     orders.run()

@@ -1,5 +1,9 @@
 """The verification of logs without Spark: the report, what a restart skips, what lies between segments."""
 
+# covers: spark_integration/pipelines/verifying/parts.py
+# covers: spark_integration/pipelines/verifying/report.py
+# covers: spark_integration/pipelines/verifying/verifier.py
+
 from __future__ import annotations
 
 import json
@@ -16,6 +20,7 @@ import dlog
 import dlog.blocking
 from dlog import EntryFault, FaultKind
 from dlog.blocking import Namespace
+from dlog.blocking.namespace import RepairCalls
 from namespace.segments.segment import TruncationStatus
 from spark_integration import client
 from spark_integration.errors import PipelineError
@@ -27,7 +32,7 @@ from spark_integration.pipelines.verifying.report import (
     parse_report,
     summary_of,
 )
-from spark_integration.pipelines.verifying.report_file import open_report_file
+from spark_integration.pipelines.verifying.verifier import open_report_file
 
 SMALL = dlog.NamespaceConfig(writer=dlog.WriterConfig(segment_bytes_max=2_000, entry_bytes_target=256))
 
@@ -74,6 +79,7 @@ def lines_of(report: Path, kind: str) -> list[dict[str, Any]]:
     return [each for each in documents if each["kind"] == kind]
 
 
+@pytest.mark.slow
 def test_all_logs_are_verified_in_parts_and_the_summary_is_last(namespace: Namespace, report: Path) -> None:
     for log in ("a", "b"):
         write(namespace, log, 300)
@@ -94,6 +100,7 @@ def test_all_logs_are_verified_in_parts_and_the_summary_is_last(namespace: Names
         verify(tasks, namespace, report, pattern="nothing*")
 
 
+@pytest.mark.slow
 def test_a_verification_that_dies_is_continued_with_what_it_had_not_reported(
     namespace: Namespace, report: Path
 ) -> None:
@@ -119,21 +126,22 @@ def test_a_verification_that_dies_is_continued_with_what_it_had_not_reported(
     assert set(last.done) == {("a", namespace.segments("a")[-1].segment_seqno)}
 
 
+@pytest.mark.slow
 def test_segments_with_faults_or_in_progress_are_verified_again(
     namespace: Namespace, report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(namespace, "a", 300)
     first = namespace.segments("a")[0]
-    verify_entries = Namespace.verify_entries
+    verify_entries = RepairCalls.verify_entries
 
-    def damaged(opened: Namespace, log: str, segment: int, **options: Any) -> dlog.EntryVerification:
-        found = verify_entries(opened, log, segment, **options)
+    def damaged(repair: RepairCalls, log: str, segment: int, **options: Any) -> dlog.EntryVerification:
+        found = verify_entries(repair, log, segment, **options)
         if segment != 1 or options["first_entry_id"]:
             return found
         return attrs.evolve(found, faults=(EntryFault(2, "b3:3181", FaultKind.CORRUPT, "its digest"),))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Namespace, "verify_entries", damaged)
+        patched.setattr(RepairCalls, "verify_entries", damaged)
         summary = verify(Tasks(), namespace, report)
     assert dict(summary.faults) == {"corrupt": 1}
     assert summary.is_damaged
@@ -150,6 +158,7 @@ def test_segments_with_faults_or_in_progress_are_verified_again(
     assert ("a", 1) not in tasks.done
 
 
+@pytest.mark.slow
 def test_a_log_that_does_not_exist_is_in_the_report(namespace: Namespace, report: Path) -> None:
     write(namespace, "a", 10)
     summary = verify(Tasks(), namespace, report, "a", "b")
@@ -157,6 +166,7 @@ def test_a_log_that_does_not_exist_is_in_the_report(namespace: Namespace, report
     assert [each["log"] for each in lines_of(report, "log") if not each["is_sound"]] == ["b"]
 
 
+@pytest.mark.slow
 def test_a_log_that_is_deleted_during_the_verification_is_in_the_report(
     namespace: Namespace, report: Path
 ) -> None:
@@ -170,6 +180,7 @@ def test_a_log_that_is_deleted_during_the_verification_is_in_the_report(
     assert not verify(Deleting(), namespace, report).is_sound
 
 
+@pytest.mark.slow
 def test_a_report_of_another_namespace_or_in_use_is_refused(namespace: Namespace, report: Path) -> None:
     write(namespace, "a", 10)
     verify(Tasks(), namespace, report)

@@ -1,5 +1,7 @@
 """Latencies kept per batch equal latencies kept per entry."""
 
+# covers: dlog/cli/bench/latency.py
+
 from __future__ import annotations
 
 from hypothesis import given
@@ -54,3 +56,16 @@ def test_an_entry_received_later_is_measured_from_its_own_submission() -> None:
     latencies = Latencies()
     times.met(1, 4, 30, latencies)
     assert latencies.samples == [(20, 2), (10, 2)]
+
+
+def test_the_percentiles_are_nearest_ranks_in_milliseconds() -> None:
+    latencies = Latencies()
+    for number in range(1, 1001):
+        latencies.add(number / 1000)
+    assert latencies.milliseconds() == {
+        "p50_ms": 500,
+        "p90_ms": 900,
+        "p99_ms": 990,
+        "p99_9_ms": 999,
+        "max_ms": 1000,
+    }

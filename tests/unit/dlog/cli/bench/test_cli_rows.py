@@ -1,5 +1,7 @@
 """Ratios of the first row to the others, and text for people."""
 
+# covers: dlog/cli/bench/rows.py
+
 from __future__ import annotations
 
 import pytest

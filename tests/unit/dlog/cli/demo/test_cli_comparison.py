@@ -1,5 +1,7 @@
 """The comparison of the demo, checked against a dumb twin."""
 
+# covers: dlog/cli/demo/comparison.py
+
 from __future__ import annotations
 
 from array import array
@@ -7,14 +9,14 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlog.cli.demo.comparison import Comparison
+from dlog.cli.demo.comparison import LineComparison
 from dlog.cli.demo.lines import fingerprint
 
 LINES = [b"first", b"", b"third", b"third", b"fifth"]
 
 
-def compared(records: list[tuple[int, bytes]]) -> Comparison:
-    comparison = Comparison(array("q", map(fingerprint, LINES)))
+def compared(records: list[tuple[int, bytes]]) -> LineComparison:
+    comparison = LineComparison(array("q", map(fingerprint, LINES)))
     for txid, payload in records:
         comparison.take(txid, payload)
     return comparison

@@ -1,13 +1,15 @@
 """The demo's report: its verdict, and its JSON document."""
 
+# covers: dlog/cli/demo/report.py
+
 from __future__ import annotations
 
 import attrs
 import pytest
 
-from dlog.cli.demo.report import Report, quantile
+from dlog.cli.demo.report import DemoReport, quantile
 
-GOOD = Report(
+GOOD = DemoReport(
     source="lines.txt",
     deployment="embedded",
     lines=100,
@@ -43,7 +45,7 @@ def test_the_document_has_the_promised_numbers() -> None:
     ],
     ids=["lost", "repeated", "reordered", "changed"],
 )
-def test_one_wrong_record_is_enough(report: Report) -> None:
+def test_one_wrong_record_is_enough(report: DemoReport) -> None:
     assert GOOD.is_good
     assert not report.is_good
 

@@ -1,5 +1,8 @@
 """`dlog access`, called with the arguments of a shell. A cluster stands in as a namespace on memory."""
 
+# covers: dlog/cli/logs/access.py
+# covers: dlog/operations/access.py
+
 from __future__ import annotations
 
 import json
@@ -12,6 +15,7 @@ import pytest
 
 import dlog
 from dlog.cli.main import main
+from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
 from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from namespace.binding import new_binding
@@ -34,17 +38,21 @@ def tree(monkeypatch: pytest.MonkeyPatch) -> MemoryTree:
                 await bind(store, "/ns", new_binding("zk:2181", "/ledgers"))
             path = "/ns/.acls" if is_enabled else None
             namespace = Namespace(
-                "test:/ns",
-                store,
-                client,
-                "/ns",
-                CONFIG,
-                client_id="test",
-                read_only=read_only,
-                access_control_path=path,
+                NamespaceContext(
+                    "test:/ns",
+                    store,
+                    client,
+                    "/ns",
+                    CONFIG,
+                    client_id="test",
+                    read_only=read_only,
+                    access_control_path=path,
+                )
             )
             yield namespace
-            is_enabled.extend([] if namespace._access.root is None else [namespace._access.root])
+            is_enabled.extend(
+                [] if namespace.context.access.root is None else [namespace.context.access.root]
+            )
 
     monkeypatch.setattr(dlog, "open_namespace", open_namespace)
     return tree

@@ -1,5 +1,8 @@
 """`dlog cursor`, `dlog log retention` and `dlog log retain`, called with the arguments of a shell."""
 
+# covers: dlog/cli/logs/cursor.py
+# covers: dlog/cli/logs/retention.py
+
 from __future__ import annotations
 
 import datetime

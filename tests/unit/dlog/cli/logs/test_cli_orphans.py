@@ -1,5 +1,7 @@
 """`dlog log orphans`, called with the arguments of a shell."""
 
+# covers: dlog/cli/logs/orphans.py
+
 from __future__ import annotations
 
 import json
@@ -31,7 +33,7 @@ def ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Run) -> tupl
         async with dlog.open_namespace(uri) as namespace:
             ids = []
             for custom in (LogMark(EMBEDDED_NAMESPACE_PATH, "orders").custom, None):
-                made = await namespace._client.create(
+                made = await namespace.context.client.create(
                     ensemble_size=1, write_quorum=1, ack_quorum=1, custom=custom
                 )
                 await made.close()

@@ -1,5 +1,7 @@
 """``dlog promote``: options, output and exit codes, from one directory to another."""
 
+# covers: dlog/cli/logs/promote.py
+
 from __future__ import annotations
 
 import json
@@ -52,7 +54,7 @@ def test_logs_are_promoted_shown_and_purged(
     with dlog.blocking.open_namespace(target) as namespace:
         assert [namespace.count_records(log) for log in ("orders", "returns")] == [3, 3]
     with dlog.blocking.open_namespace(source) as namespace:
-        status_now = namespace.promotion("orders")
+        status_now = namespace.promotion.status("orders")
         assert status_now is not None
         assert (status_now.segments, status_now.is_purged) == (0, True)
         assert namespace.count_records("orders") == 3

@@ -41,8 +41,8 @@ def test_properties_and_names_are_shown_and_changed(
         assert json.loads(capfd.readouterr().out) == names
     with dlog.blocking.open_namespace(f"file://{tmp_path}") as namespace:
         assert namespace.list_logs("old", pattern="*-3") == ["old/orders-3"]
-        seen = namespace.properties("bills")
-        assert namespace.change_properties("bills", {"owner": None}, expected=seen).values == {}
+        seen = namespace.properties.get("bills")
+        assert namespace.properties.change("bills", {"owner": None}, expected=seen).values == {}
         with pytest.raises(dlog.PropertiesConflictError):
-            namespace.change_properties("bills", {"owner": "x"}, expected=seen)
+            namespace.properties.change("bills", {"owner": "x"}, expected=seen)
         namespace.delete_log("bills")

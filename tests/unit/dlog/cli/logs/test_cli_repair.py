@@ -1,5 +1,7 @@
 """`dlog log check|repair|recover|heal`, called with the arguments of a shell."""
 
+# covers: dlog/cli/logs/repair.py
+
 from __future__ import annotations
 
 import json
@@ -12,7 +14,7 @@ import dlog
 import dlog.blocking
 from dlog.cli.main import main
 from dlog.connect import EMBEDDED_NAMESPACE_PATH
-from namespace import paths
+from tests.fakes.log_paths import paths_of
 
 Run = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.slow
@@ -34,7 +36,7 @@ def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Run) -> str:
 def put(uri: str, path: str, value: bytes) -> None:
     async def go() -> None:
         async with dlog.open_namespace(uri) as namespace:
-            await namespace._store.put(path, value)
+            await namespace.context.store.put(path, value)
 
     trio.run(go)
 
@@ -46,8 +48,8 @@ def test_a_damaged_log_is_checked_and_repaired_after_a_question(
     assert "consistent" in capfd.readouterr().err
     assert main(["log", "repair", "orders", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["done"] == []
-    put(uri, paths.segments_path(EMBEDDED_NAMESPACE_PATH, "orders"), b"1")
-    put(uri, paths.max_txid_path(EMBEDDED_NAMESPACE_PATH, "orders"), b"?")
+    put(uri, paths_of(EMBEDDED_NAMESPACE_PATH, "orders").segments_path, b"1")
+    put(uri, paths_of(EMBEDDED_NAMESPACE_PATH, "orders").max_txid_path, b"?")
     # 1 is less than the greatest number, 2; writers would refuse the log after its next segment.
     assert main(["log", "check", "orders", "--metadata-only", "--json"]) == 7
     (found,) = json.loads(capfd.readouterr().out)
@@ -65,13 +67,13 @@ def test_a_damaged_log_is_checked_and_repaired_after_a_question(
     assert "orders: done: write 2" in capfd.readouterr().err
     assert main(["log", "check", "orders"]) == 0
     with dlog.blocking.open_namespace(uri) as namespace:
-        assert namespace.check_log("orders").is_consistent
-        assert namespace.repair_log("orders").done == ()
-        assert namespace.recover_log("orders") == []
+        assert namespace.repair.check("orders").is_consistent
+        assert namespace.repair.apply("orders").done == ()
+        assert namespace.repair.recover("orders") == []
 
 
 def test_what_cannot_be_repaired_is_told_with_the_exit_code(uri: str, capfd: Run) -> None:
-    put(uri, paths.segments_path(EMBEDDED_NAMESPACE_PATH, "orders"), b"9")
+    put(uri, paths_of(EMBEDDED_NAMESPACE_PATH, "orders").segments_path, b"9")
     assert main(["log", "repair", "orders", "--yes"]) == 7
     printed = capfd.readouterr().err
     assert "not repairable: segments 3 to 9 may be lost" in printed
@@ -88,7 +90,7 @@ def test_a_log_is_recovered_and_one_with_a_writer_is_refused(uri: str, capfd: Ru
     with dlog.blocking.open_namespace(uri) as namespace, namespace.open_writer("orders"):
         for command in ("recover", "repair"):
             arguments = ["log", command, "orders", *(["--yes"] if command == "repair" else [])]
-            put_back = paths.max_txid_path(EMBEDDED_NAMESPACE_PATH, "orders")
+            put_back = paths_of(EMBEDDED_NAMESPACE_PATH, "orders").max_txid_path
             if command == "repair":
                 put(uri, put_back, b"0")
             assert main(arguments) == 5

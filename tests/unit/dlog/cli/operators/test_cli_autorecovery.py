@@ -1,5 +1,9 @@
 """`dlog autorecovery` and its companions, on bookies made of dictionaries."""
 
+# covers: dlog/cli/operators/autorecovery.py
+# covers: dlog/cli/operators/bookie/removal.py
+# covers: ledger/decommission/bookie_recovery.py
+
 from __future__ import annotations
 
 import json
@@ -189,6 +193,7 @@ def test_a_dry_run_lists_the_ledgers_and_changes_nothing(world: CommandWorld) ->
     assert world.dlog("bookie", "recover", "b1:1", "--dry-run", "--delete-cookie").code == 2
 
 
+@pytest.mark.slow
 def test_a_bookie_leaves_the_cluster_only_when_it_is_stopped_and_empty(world: CommandWorld) -> None:
     ledger_id, bookies = world.closed_ledger()
     lost = bookies[0]

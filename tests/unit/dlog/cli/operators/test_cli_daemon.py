@@ -1,5 +1,7 @@
 """`dlog daemon`: what it refuses; and the units of docs/running.md. With real programs: ``tests/crash``."""
 
+# covers: dlog/cli/operators/daemon.py
+
 from __future__ import annotations
 
 import configparser
@@ -23,6 +25,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "daemons"
 
 
+@pytest.mark.slow
 def test_a_bookie_that_cannot_start_is_a_failure_with_its_reason(
     directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,9 @@
 """`dlog explain` with the arguments of a shell: on a directory, and on bookies made of dictionaries."""
 
+# covers: dlog/cli/operators/explain.py
+# covers: dlog/cli/operators/service.py
+# covers: dlog/explain/collecting.py
+
 from __future__ import annotations
 
 import json

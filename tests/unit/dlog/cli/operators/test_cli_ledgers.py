@@ -1,5 +1,7 @@
 """`dlog bookies` and `dlog ledger` on an embedded namespace, called with the arguments of a shell."""
 
+# covers: dlog/cli/operators/bookies.py
+
 from __future__ import annotations
 
 import json

@@ -1,5 +1,7 @@
 """`dlog metadata`: files, questions and exit codes."""
 
+# covers: dlog/cli/operators/metadata.py
+
 from __future__ import annotations
 
 import json

@@ -1,5 +1,10 @@
 """The commands that Apache's shell has for cookies, whole clusters and single ledgers."""
 
+# covers: dlog/cli/operators/bookie/cookies.py
+# covers: dlog/cli/operators/erase.py
+# covers: dlog/cli/operators/ledger.py
+# covers: dlog/cli/operators/ledger_checks.py
+
 from __future__ import annotations
 
 import stat

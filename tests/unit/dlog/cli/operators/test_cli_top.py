@@ -1,5 +1,7 @@
 """`dlog top` with the arguments of a shell, on a directory."""
 
+# covers: dlog/cli/operators/top.py
+
 from __future__ import annotations
 
 import json

@@ -1,5 +1,8 @@
 """`dlog repair`: lost metadata of a directory come back from their second copy."""
 
+# covers: dlog/cli/operators/repair.py
+# covers: ledger/deploy/repair.py
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -19,6 +22,7 @@ async def write(path: Path) -> None:
         await writer.append_many([b"0", b"1"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["missing", "empty"])
 async def test_lost_metadata_come_back_with_all_records(tmp_path: Path, loss: str) -> None:
     path = tmp_path / "ns"
@@ -41,6 +45,7 @@ async def test_lost_metadata_come_back_with_all_records(tmp_path: Path, loss: st
             assert [record.payload async for record in reader] == [b"0", b"1"]
 
 
+@pytest.mark.slow
 async def test_a_directory_in_use_or_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ns"
     async with dlog.open_namespace(f"file://{path}"):

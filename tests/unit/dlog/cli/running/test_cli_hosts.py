@@ -1,5 +1,8 @@
 """`dlog cluster --hosts`: options, output and exit codes; `dlog zookeeper`."""
 
+# covers: dlog/cli/running/hosts.py
+# covers: dlog/cli/running/zookeeper.py
+
 from __future__ import annotations
 
 import json
@@ -37,6 +40,7 @@ def run(failing: Path, *arguments: str) -> int:
     return main(["cluster", *arguments, "--hosts", str(failing.with_name("hosts.toml"))])
 
 
+@pytest.mark.slow
 def test_a_start_prints_programs_pages_and_the_uri(failing: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(failing, "start") == ExitCode.OK
     printed = capsys.readouterr()

@@ -1,5 +1,7 @@
 """`dlog config show|check` and `dlog --config`, called with the arguments of a shell."""
 
+# covers: dlog/cli/setup/config.py
+
 from __future__ import annotations
 
 import json

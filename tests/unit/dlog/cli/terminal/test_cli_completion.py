@@ -1,5 +1,8 @@
 """Completion of command lines, by click's protocol and in a real bash."""
 
+# covers: dlog/cli/setup/completion.py
+# covers: dlog/cli/terminal/completion.py
+
 from __future__ import annotations
 
 import os
@@ -55,6 +58,7 @@ def completed(line: str) -> list[str]:
     return [item.value for item in shell.get_completions(words, incomplete)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
@@ -83,6 +87,7 @@ def test_every_command_with_logs_completes_them(uri: str) -> None:
     assert [line for line in lines if completed(f"{line} ord") != ["orders"]] == []
 
 
+@pytest.mark.slow
 def test_the_namespace_is_the_one_that_the_command_would_use(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +115,7 @@ def test_options_of_a_command_are_completed(uri: str) -> None:
     assert completed("completion ") == ["bash", "zsh"]
 
 
+@pytest.mark.slow
 def test_a_name_that_a_shell_would_not_take_as_text_is_not_offered(uri: str, tmp_path: Path) -> None:
     """Other clients choose names. Sent with the line, some would run as commands."""
     hostile = made(tmp_path / "hostile", [*HOSTILE, "orders"])

@@ -1,5 +1,7 @@
 """Control characters of payloads, names and metadata do not reach a terminal."""
 
+# covers: dlog/cli/terminal/escapes.py
+
 from __future__ import annotations
 
 import contextlib
@@ -44,6 +46,7 @@ def test_every_control_character_is_escaped_and_other_text_is_not() -> None:
     assert escaped("\udcff") == "\\udcff"
 
 
+@pytest.mark.slow
 def test_a_payload_is_escaped_on_a_terminal_and_raw_in_a_file(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

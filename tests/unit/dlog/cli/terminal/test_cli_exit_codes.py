@@ -1,5 +1,7 @@
 """Each error has one exit code; the documentation has the same table."""
 
+# covers: dlog/cli/terminal/exit_codes.py
+
 from __future__ import annotations
 
 import re

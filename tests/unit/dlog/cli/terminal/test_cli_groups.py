@@ -1,5 +1,7 @@
 """Groups of commands: no summary is cut off, and a misspelt command gets the nearest one."""
 
+# covers: dlog/cli/terminal/groups.py
+
 from __future__ import annotations
 
 import click

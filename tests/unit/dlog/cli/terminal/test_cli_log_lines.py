@@ -1,5 +1,7 @@
 """Log lines of commands: a warning that repeats is printed once a minute."""
 
+# covers: dlog/cli/terminal/log_lines.py
+
 from __future__ import annotations
 
 import io

@@ -1,5 +1,7 @@
 """Texts and tables for people."""
 
+# covers: dlog/cli/terminal/output.py
+
 from __future__ import annotations
 
 import pytest

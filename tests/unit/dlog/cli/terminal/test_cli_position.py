@@ -1,5 +1,7 @@
 """Positions as text on the command line."""
 
+# covers: dlog/cli/terminal/position.py
+
 from __future__ import annotations
 
 import datetime
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dlog
-from dlog.cli.terminal.position import dlsn_text, parse_position, record_document
+from dlog.cli.terminal.position import parse_position, record_document
 
 numbers = st.integers(0, 10**17)
 
@@ -17,7 +19,9 @@ numbers = st.integers(0, 10**17)
 @given(numbers, numbers, numbers)
 def test_a_dlsn_comes_back_from_its_text(segment: int, entry: int, slot: int) -> None:
     dlsn = dlog.DLSN(segment, entry, slot)
-    assert parse_position(dlsn_text(dlsn)) == dlsn
+    assert parse_position(str(dlsn)) == dlsn
+    assert parse_position(repr(dlsn)) == dlsn
+    assert parse_position(dlsn.to_text()) == dlsn
     assert parse_position(f"[{segment}, {entry}, {slot}]") == dlsn
 
 

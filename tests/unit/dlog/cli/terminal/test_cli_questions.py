@@ -1,5 +1,8 @@
 """The question before a command that cannot be undone: only a yes lets it go on."""
 
+# covers: dlog/cli/terminal/questions.py
+# covers: dlog/cli/terminal/signals.py
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -27,11 +30,13 @@ def has_orders(capfd: pytest.CaptureFixture[str]) -> bool:
     return capfd.readouterr().out == "orders\n"
 
 
+@pytest.mark.slow
 def test_a_yes_lets_the_command_go_on(runner: CliRunner, capfd: pytest.CaptureFixture[str]) -> None:
     assert runner.invoke(program, DELETE, input="y\n", obj={}).exit_code == 0
     assert not has_orders(capfd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "code", "message"),
     [
@@ -49,6 +54,7 @@ def test_without_a_yes_nothing_is_done(
     assert has_orders(capfd)
 
 
+@pytest.mark.slow
 def test_yes_beforehand_asks_nothing(runner: CliRunner, capfd: pytest.CaptureFixture[str]) -> None:
     result = runner.invoke(program, [*DELETE, "--yes"], input="", obj={})
     assert (result.exit_code, "?" in result.output) == (0, False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from dlog.cluster.hosts.channel import Outcome
+from dlog.cluster.hosts.channel import CommandOutcome
 from dlog.cluster.hosts.hosted_cluster import HostedCluster
 from dlog.cluster.hosts.hosts_file import Host, HostsFileError, parse_hosts_file
 from dlog.cluster.hosts.programs import Command
@@ -21,7 +21,11 @@ FILE = parse_hosts_file(
     Path("hosts.toml"),
 )
 TOKEN = "a-token-of-a-page"
-SERVES, EXISTS, LOST = Outcome(0, '{"pid": 7, "log": "/log"}'), Outcome(4), Outcome(255, "", "no route", True)
+SERVES, EXISTS, LOST = (
+    CommandOutcome(0, '{"pid": 7, "log": "/log"}'),
+    CommandOutcome(4),
+    CommandOutcome(255, "", "no route", True),
+)
 
 
 def word_of(command: Command) -> str:
@@ -40,15 +44,15 @@ def word_of(command: Command) -> str:
 class Hosts:
     """Hosts whose answers a test chooses: by (host, command), else by command, else success."""
 
-    def __init__(self, answers: dict[str, Outcome] | None = None) -> None:
-        self.answers = {"token": Outcome(0, TOKEN), **(answers or {})}
+    def __init__(self, answers: dict[str, CommandOutcome] | None = None) -> None:
+        self.answers = {"token": CommandOutcome(0, TOKEN), **(answers or {})}
         self.done: list[tuple[str, str]] = []
 
-    async def run(self, host: Host, command: Command, timeout_s: float) -> Outcome:
+    async def run(self, host: Host, command: Command, timeout_s: float) -> CommandOutcome:
         await trio.lowlevel.checkpoint()
         word = word_of(command)
         self.done.append((host.name, word))
-        default = SERVES if word.startswith("start") else Outcome(0)
+        default = SERVES if word.startswith("start") else CommandOutcome(0)
         return self.answers.get(f"{host.name} {word}", self.answers.get(word, default))
 
     def words(self) -> list[str]:
@@ -90,14 +94,14 @@ async def test_nothing_starts_before_every_host_is_reached_and_has_its_files(wor
 
 
 async def test_a_second_start_leaves_what_runs_alone() -> None:
-    hosts = Hosts({"bookies init": EXISTS, "start bookie": Outcome(5, "", "bookie runs already")})
+    hosts = Hosts({"bookies init": EXISTS, "start bookie": CommandOutcome(5, "", "bookie runs already")})
     report = await cluster(hosts).start(timeout_s=60)
     assert report.failures == ()
     assert {one.state for one in report.programs if one.program == "bookie"} == {"running"}
 
 
 async def test_without_zookeeper_no_bookie_starts() -> None:
-    hosts = Hosts({"m2 start zookeeper": Outcome(1, "", "dlog: Java is missing")})
+    hosts = Hosts({"m2 start zookeeper": CommandOutcome(1, "", "dlog: Java is missing")})
     report = await cluster(hosts).start(timeout_s=60)
     assert hosts.words()[-1] == "start zookeeper"
     assert str(report.failures[0]) == "m2: start zookeeper: Java is missing"
@@ -106,7 +110,7 @@ async def test_without_zookeeper_no_bookie_starts() -> None:
 
 
 async def test_a_bookie_that_does_not_start_does_not_keep_the_others_from_serving() -> None:
-    hosts = Hosts({"m2 start bookie": Outcome(1, "", "port 3181 is in use")})
+    hosts = Hosts({"m2 start bookie": CommandOutcome(1, "", "port 3181 is in use")})
     report = await cluster(hosts).start(timeout_s=60)
     assert hosts.words()[-2:] == ["log list", "start autorecovery"]
     assert report.reached == "start bookies"
@@ -122,7 +126,7 @@ async def test_only_the_named_hosts_are_worked_on() -> None:
 
 
 async def test_bookies_stop_before_zookeeper_and_a_lost_host_holds_up_no_other() -> None:
-    hosts = Hosts({"m2 stop bookie": LOST, "m1 stop bookie": Outcome(0, "", "it was killed")})
+    hosts = Hosts({"m2 stop bookie": LOST, "m1 stop bookie": CommandOutcome(0, "", "it was killed")})
     report = await cluster(hosts).stop(grace_s=9)
     words = [word for _, word in hosts.done]
     assert words.index("stop zookeeper") > max(
@@ -140,10 +144,10 @@ async def test_the_status_joins_processes_and_registrations() -> None:
     states = [{"bookie": "10.0.0.1:3181", "state": "writable"}, {"bookie": "10.0.0.2:3181", "state": "away"}]
     hosts = Hosts(
         {
-            "m1 daemon status": Outcome(0, json.dumps(running)),
-            "m2 daemon status": Outcome(1, json.dumps(ended)),
+            "m1 daemon status": CommandOutcome(0, json.dumps(running)),
+            "m2 daemon status": CommandOutcome(1, json.dumps(ended)),
             "m3 daemon status": LOST,
-            "bookies list": Outcome(0, json.dumps(states)),
+            "bookies list": CommandOutcome(0, json.dumps(states)),
         }
     )
     report = await cluster(hosts).status()

@@ -1,5 +1,7 @@
 """Commands reach a host as they are: behind a prefix, and through the shell at ssh's other end."""
 
+# covers: dlog/cluster/hosts/channel.py
+
 from __future__ import annotations
 
 from pathlib import Path

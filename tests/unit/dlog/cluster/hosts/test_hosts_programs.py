@@ -1,5 +1,7 @@
 """The files of a host and its scripts, run by a real shell on this machine."""
 
+# covers: dlog/cluster/hosts/programs.py
+
 from __future__ import annotations
 
 import re
@@ -14,7 +16,7 @@ import pytest
 from bookie.config.bookie_config import load_config
 from dlog.cli.main import program
 from dlog.cluster.hosts import programs
-from dlog.cluster.hosts.channel import Outcome, run_there
+from dlog.cluster.hosts.channel import CommandOutcome, run_there
 from dlog.cluster.hosts.hosts_file import HostsFile, parse_hosts_file
 from dlog.cluster.zookeeper_member import client_address
 
@@ -38,7 +40,7 @@ def file(tmp_path: Path) -> HostsFile:
     return parse_hosts_file(TEXT.format(directory=tmp_path / "m1"), Path("hosts.toml"))
 
 
-async def done(file: HostsFile, command: programs.Command) -> Outcome:
+async def done(file: HostsFile, command: programs.Command) -> CommandOutcome:
     return await run_there(file.hosts[0], command, timeout_s=60)
 
 

@@ -1,5 +1,8 @@
 """Counting, sources that come and go, and what a snapshot and its text hold."""
 
+# covers: ledger/runtime/statistics/exposition.py
+# covers: ledger/runtime/statistics/snapshot.py
+
 from __future__ import annotations
 
 import json

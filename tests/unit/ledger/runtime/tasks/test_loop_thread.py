@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -169,3 +174,65 @@ def test_a_loop_that_ends_leaves_no_thread_waiting_for_an_outcome(loop: LoopThre
     loop.stop()
     thread.join()
     assert len(errors) == 1
+
+
+def test_a_loop_that_cannot_start_raises_its_error_where_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(trio, "run", run)
+    with pytest.raises(OSError, match="Too many open files"):
+        LoopThread("test", ClientClosedError, "closed")
+
+
+WITHOUT_DESCRIPTORS = """
+import os, resource, sys
+import dlog.blocking, dlog.connect, ledger.deploy.embedded
+
+first, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+used = len(os.listdir("/proc/self/fd"))
+resource.setrlimit(resource.RLIMIT_NOFILE, (used, limit))
+try:
+    dlog.blocking.open_namespace(sys.argv[1])
+except Exception as exc:
+    seen = exc
+    while seen.__cause__ is not None:
+        seen = seen.__cause__
+    print(type(seen).__name__, seen)
+resource.setrlimit(resource.RLIMIT_NOFILE, (first, limit))
+with dlog.blocking.open_namespace(sys.argv[1]) as namespace:
+    namespace.create_log("orders")
+print("opened")
+"""
+
+
+@pytest.mark.slow
+def test_a_program_without_descriptors_gets_an_error_and_may_try_again(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DESCRIPTORS, (tmp_path / "log").as_uri()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("OSError [Errno 24] Too many open files\nopened\n", "")
+
+
+@pytest.mark.parametrize(
+    ("library", "module", "question"),
+    [
+        ("gevent", "gevent.monkey", "is_module_patched"),
+        ("eventlet", "eventlet.patcher", "is_monkey_patched"),
+    ],
+)
+def test_greenlets_in_place_of_threads_are_refused_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, library: str, module: str, question: str
+) -> None:
+    patched = {"select"}
+    fake = SimpleNamespace(**{question: lambda name: name in patched})
+    monkeypatch.setitem(sys.modules, module, fake)
+    with pytest.raises(RuntimeError, match=rf"{library} has replaced .*--worker-class gthread"):
+        LoopThread("test", ClientClosedError, "closed")
+    patched.clear()  # it is imported, and has patched nothing
+    LoopThread("test", ClientClosedError, "closed").stop()

@@ -1,5 +1,10 @@
 """`dlog bookie rebuild-index`, `check` and `show-ledger` on the directories of a stopped bookie."""
 
+# covers: bookie/damage/conversion_check.py
+# covers: bookie/offline/index_places.py
+# covers: bookie/offline/index_source.py
+# covers: dlog/cli/operators/bookie/command.py
+
 from __future__ import annotations
 
 import json
@@ -88,6 +93,7 @@ def served(path: Path, work: Callable[[Storage], Any]) -> None:
     trio.run(serve)
 
 
+@pytest.mark.slow
 def test_a_lost_index_is_rebuilt_and_reported(dlog: Dlog, config: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "ledgers/current/index")
     result = dlog("bookie", "rebuild-index", "--config", str(config), "--json")
@@ -106,6 +112,7 @@ def test_a_lost_index_is_rebuilt_and_reported(dlog: Dlog, config: Path, tmp_path
     served(config, check)
 
 
+@pytest.mark.slow
 def test_the_index_becomes_apaches_databases_and_ours_again(dlog: Dlog, config: Path, tmp_path: Path) -> None:
     result = dlog("bookie", "convert-index", "--to", "databases", "--accept-damage", "--config", str(config))
     assert result.code == 2
@@ -122,6 +129,7 @@ def test_the_index_becomes_apaches_databases_and_ours_again(dlog: Dlog, config: 
     served(config, lambda storage: storage.flush())
 
 
+@pytest.mark.slow
 def test_the_index_is_replaced_by_the_other_kind(dlog: Dlog, config: Path, tmp_path: Path) -> None:
     result = dlog("bookie", "convert-index", "--to", "chunks", "--config", str(config))
     assert result.code == 0
@@ -146,6 +154,7 @@ def test_the_index_is_replaced_by_the_other_kind(dlog: Dlog, config: Path, tmp_p
     served(config, check)
 
 
+@pytest.mark.slow
 def test_a_damaged_entry_log_stops_the_rebuild_with_its_code(
     dlog: Dlog, config: Path, tmp_path: Path
 ) -> None:
@@ -161,6 +170,7 @@ def test_a_damaged_entry_log_stops_the_rebuild_with_its_code(
     assert len(result.document["directories"][0]["damage"]) == 1
 
 
+@pytest.mark.slow
 def test_the_check_finds_a_missing_entry(dlog: Dlog, config: Path, tmp_path: Path) -> None:
     result = dlog("bookie", "check", "--config", str(config), "--json")
     assert (result.code, result.document["problems"]) == (0, 0)
@@ -173,6 +183,7 @@ def test_the_check_finds_a_missing_entry(dlog: Dlog, config: Path, tmp_path: Pat
     assert "problems" in result.out
 
 
+@pytest.mark.slow
 def test_a_ledger_is_shown_without_its_key(dlog: Dlog, config: Path) -> None:
     result = dlog("bookie", "show-ledger", "2", "--config", str(config), "--json", "--entries")
     ledger, entry = map(json.loads, result.out.splitlines())
@@ -205,6 +216,7 @@ def test_an_index_file_is_read_by_either_name(dlog: Dlog, tmp_path: Path) -> Non
     assert dlog("inspect", "index", str(wrong)).code == 2
 
 
+@pytest.mark.slow
 def test_inspect_commands_have_the_names_of_apaches_shell(dlog: Dlog, config: Path, tmp_path: Path) -> None:
     (journal,) = (tmp_path / "journal/current").glob("*.txn")
     result = dlog("bookie", "read-log", str(tmp_path / "ledgers/current/0.log"), "--json")
@@ -212,6 +224,7 @@ def test_inspect_commands_have_the_names_of_apaches_shell(dlog: Dlog, config: Pa
     assert dlog("bookie", "read-journal", str(journal), "--json").code == 0
 
 
+@pytest.mark.slow
 def test_a_running_bookie_is_not_changed(dlog: Dlog, config: Path) -> None:
     results = []
 

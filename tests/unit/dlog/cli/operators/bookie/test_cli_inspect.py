@@ -1,5 +1,7 @@
 """`dlog inspect` on intact and damaged files of Apache's bookies and of ours."""
 
+# covers: dlog/cli/operators/bookie/inspect.py
+
 from __future__ import annotations
 
 import base64
