@@ -15,7 +15,6 @@ Source: ZooKeeperClient.java and ZooKeeperWatcherBase.java open another client w
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 
@@ -23,7 +22,7 @@ import trio
 
 from ledger.metadata_store.errors import (
     ConnectionLostError,
-    NamespaceError,
+    MetadataError,
     SessionExpiredError,
     StoreReplacedError,
 )
@@ -37,12 +36,13 @@ from ledger.metadata_store.store import (
     Stat,
 )
 from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 
 RETRY_PAUSE_S = 0.2  # after a session that could not be opened
 
 OpenSession = Callable[[], AbstractAsyncContextManager[MetadataStore]]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class RenewingStore(MetadataStore):
@@ -56,7 +56,7 @@ class RenewingStore(MetadataStore):
         self._session, self._open_session = first, open_session
         self._renewed = trio.Event()
         self._is_closed = False
-        self._failure: NamespaceError | None = None  # why there is no new session yet
+        self._failure: MetadataError | None = None  # why there is no new session yet
         self._replaced: StoreReplacedError | None = None  # why there will be none
 
     def __repr__(self) -> str:
@@ -138,7 +138,7 @@ class RenewingStore(MetadataStore):
                 await session.sync("/")
             except StoreReplacedError:
                 raise
-            except NamespaceError as exc:
+            except MetadataError as exc:
                 self._failure = exc
                 logger.info(
                     "%r: no new session yet: %s", self, exc, extra=event("session.renewal_failed", error=exc)
@@ -152,12 +152,18 @@ class RenewingStore(MetadataStore):
         self._renewed.set()
         self._renewed = trio.Event()
 
+    def _over(self, path: str) -> SessionExpiredError | None:
+        """The error of a call if there will be no session any more; it says why."""
+        if self._is_closed:
+            return SessionExpiredError(path, "this client has closed the session")
+        if self._replaced is not None:
+            return SessionExpiredError(path, f"the session expired, and {self._replaced}")
+        return None
+
     def _check(self, path: str) -> None:
         """Raise the error of a call unless there is a session."""
-        if self._is_closed:
-            raise SessionExpiredError(path, "this client has closed the session")
-        if self._replaced is not None:
-            raise SessionExpiredError(path, f"the session expired, and {self._replaced}")
+        if (over := self._over(path)) is not None:
+            raise over
         if self._session.state is SessionState.EXPIRED:
             because = "" if self._failure is None else f" ({self._failure})"
             raise ConnectionLostError(
@@ -172,8 +178,8 @@ class RenewingStore(MetadataStore):
         except SessionExpiredError as exc:
             if self._session.replaced is not None:
                 self.end(self._session.replaced)
-            if self.state in (SessionState.CLOSED, SessionState.EXPIRED):
-                raise
+            if (over := self._over(path)) is not None:
+                raise over from None
             raise ConnectionLostError(
                 path, "the session expired during the request; a write may be applied"
             ) from exc

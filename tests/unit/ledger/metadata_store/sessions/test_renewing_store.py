@@ -164,6 +164,18 @@ async def test_a_replaced_store_gets_no_other_session_and_says_why() -> None:
     assert attempts == 1
 
 
+async def test_a_call_in_flight_when_the_store_was_replaced_says_why_there_is_no_session() -> None:
+    class ReplacedStore(NotedSession):
+        async def put(self, *_: object, **__: object) -> None:  # type: ignore[override]
+            store.end(StoreReplacedError("another file replaced it"))
+            raise SessionExpiredError("/a")
+
+    sessions = Sessions()
+    store = RenewingStore(ReplacedStore(sessions.tree), sessions.open_session)
+    with pytest.raises(SessionExpiredError, match="another file replaced it"):
+        await store.put("/a", b"")
+
+
 async def test_a_closed_store_opens_no_session_and_says_that_it_is_closed() -> None:
     sessions = Sessions()
     async with sessions.open_store() as store:
