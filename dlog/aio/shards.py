@@ -25,6 +25,8 @@ from dlog.shards.reader import NO_SHARD
 from dlog.shards.reader import ShardedReader as TrioReader
 from dlog.shards.writer import ShardedWriter as TrioWriter
 from dlog.write.health import WriterState
+from dlog.write.log_writer import Headers
+from ledger.payloads import as_payload
 from ledger.pickling import ProcessBound
 from ledger.runtime.tasks.face import Shown, attribute, described, shown
 from namespace.cursor_nodes import Cursor
@@ -59,8 +61,10 @@ class ShardedWriter(Face[TrioWriter]):
     def __init__(self, bridge: Bridge, inner: TrioWriter) -> None:
         super().__init__(bridge, inner)
         self._writers = tuple(LogWriter(bridge, each) for each in inner.writers)
+        self._stores_keys = inner.stores_keys
 
     name: Shown[str] = attribute("name", "The name of the sharded log.")
+    stores_keys: Shown[bool] = shown(TrioWriter.stores_keys)
     state: Shown[WriterState] = shown(TrioWriter.state)
     failure: Shown[WriteError | None] = shown(TrioWriter.failure)
     oldest_pending_s: Shown[float] = shown(TrioWriter.oldest_pending_s)
@@ -78,14 +82,32 @@ class ShardedWriter(Face[TrioWriter]):
         return self._writers
 
     @described(TrioWriter.append)
-    async def append(self, key: Buffer, payload: Buffer, *, txid: int | None = None) -> ShardedPosition:
+    async def append(
+        self,
+        key: Buffer,
+        payload: Buffer,
+        *,
+        txid: int | None = None,
+        headers: Headers | None = None,
+    ) -> ShardedPosition:
         shard = shard_of(key, len(self._writers))
-        return ShardedPosition(shard, await self._writers[shard].append(payload, txid=txid))
+        stored = as_payload(key) if self._stores_keys else None
+        dlsn = await self._writers[shard].append(payload, txid=txid, key=stored, headers=headers)
+        return ShardedPosition(shard, dlsn)
 
     @described(TrioWriter.submit)
-    def submit(self, key: Buffer, payload: Buffer, *, txid: int | None = None) -> ShardedPending:
+    def submit(
+        self,
+        key: Buffer,
+        payload: Buffer,
+        *,
+        txid: int | None = None,
+        headers: Headers | None = None,
+    ) -> ShardedPending:
         shard = shard_of(key, len(self._writers))
-        return ShardedPending(shard, self._writers[shard].submit(payload, txid=txid))
+        stored = key if self._stores_keys else None
+        pending = self._writers[shard].submit(payload, txid=txid, key=stored, headers=headers)
+        return ShardedPending(shard, pending)
 
 
 class ShardedReader(Face[TrioReader]):

@@ -66,6 +66,7 @@ class LogWriter(Face[TrioWriter]):
     last_txid: Shown[int] = shown(TrioWriter.last_txid)
     bytes_in_flight: Shown[int] = shown(TrioWriter.bytes_in_flight)
     bytes_in_flight_max: Shown[int] = shown(TrioWriter.bytes_in_flight_max)
+    keys_and_headers: Shown[bool] = shown(TrioWriter.keys_and_headers)
     state: Shown[WriterState] = shown(TrioWriter.state)
     failure: Shown[WriteError | None] = shown(TrioWriter.failure)
     oldest_pending_s: Shown[float] = shown(TrioWriter.oldest_pending_s)

@@ -11,9 +11,10 @@ from dlog.errors import WriteError
 from dlog.shards.layout import ShardedPosition, shard_of
 from dlog.shards.writer import ShardedWriter as TrioWriter
 from dlog.write.health import WriterState
+from dlog.write.log_writer import Headers
 from ledger.payloads import as_payload
 from ledger.runtime.tasks.blocking_face import HeldFace, Opener, called, forwarded
-from ledger.runtime.tasks.face import Shown, attribute, described, shown
+from ledger.runtime.tasks.face import Shown, attribute, described, listed, shown
 from ledger.runtime.tasks.futures import LoopFuture, settle
 from ledger.runtime.tasks.loop_thread import LoopThread
 from namespace.dlsn import DLSN
@@ -47,15 +48,17 @@ class ShardedWriter(HeldFace[TrioWriter]):
         except BaseException:
             self._release()
             raise
+        self._stores_keys = self._inner.stores_keys
 
     name: Shown[str] = attribute("name", "The name of the sharded log.")
+    stores_keys: Shown[bool] = shown(TrioWriter.stores_keys)
 
     state: Shown[WriterState] = shown(TrioWriter.state)
     failure: Shown[WriteError | None] = shown(TrioWriter.failure)
     oldest_pending_s: Shown[float] = shown(TrioWriter.oldest_pending_s)
     health = called(TrioWriter.health)
 
-    append_many = forwarded(TrioWriter.append_many, records=_as_pairs)
+    append_many = forwarded(TrioWriter.append_many, records=_as_pairs, headers=listed)
     wait_capacity = forwarded(TrioWriter.wait_capacity)
     flush = forwarded(TrioWriter.flush)
     reopen = forwarded(TrioWriter.reopen)
@@ -66,11 +69,27 @@ class ShardedWriter(HeldFace[TrioWriter]):
         return self._writers
 
     @described(TrioWriter.append)
-    def append(self, key: Buffer, payload: Buffer, *, txid: int | None = None) -> ShardedPosition:
+    def append(
+        self,
+        key: Buffer,
+        payload: Buffer,
+        *,
+        txid: int | None = None,
+        headers: Headers | None = None,
+    ) -> ShardedPosition:
         shard = shard_of(key, len(self._writers))
-        return ShardedPosition(shard, self._writers[shard].append(payload, txid=txid))
+        stored = key if self._stores_keys else None
+        dlsn = self._writers[shard].append(payload, txid=txid, key=stored, headers=headers)
+        return ShardedPosition(shard, dlsn)
 
-    def submit(self, key: Buffer, payload: Buffer, *, txid: int | None = None) -> Future[ShardedPosition]:
+    def submit(
+        self,
+        key: Buffer,
+        payload: Buffer,
+        *,
+        txid: int | None = None,
+        headers: Headers | None = None,
+    ) -> Future[ShardedPosition]:
         """See ``dlog.shards.ShardedWriter.submit``; it waits, and its future ends, as those of
         ``LogWriter.submit``."""
         shard = shard_of(key, len(self._writers))
@@ -79,7 +98,10 @@ class ShardedWriter(HeldFace[TrioWriter]):
         def pass_on(done: Future[DLSN]) -> None:
             settle(future, done.exception() or ShardedPosition(shard, done.result()))
 
-        self._writers[shard].submit(payload, txid=txid).add_done_callback(pass_on)
+        stored = key if self._stores_keys else None
+        self._writers[shard].submit(payload, txid=txid, key=stored, headers=headers).add_done_callback(
+            pass_on
+        )
         return future
 
     @described(TrioWriter.aclose)

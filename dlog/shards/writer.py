@@ -18,7 +18,7 @@ from dlog.namespace_handle import Namespace
 from dlog.shards.creation import shard_names
 from dlog.shards.layout import ShardedPosition, shard_of
 from dlog.write.health import WORST_LAST, WriterHealth, WriterState
-from dlog.write.log_writer import LogWriter, closed_at_end, prepare_many
+from dlog.write.log_writer import Headers, LogWriter, closed_at_end, prepare_many
 from dlog.write.pending import Pending, settled_positions
 from ledger.payloads import as_payload
 from ledger.pickling import ProcessBound
@@ -54,9 +54,10 @@ class ShardedWriter(ProcessBound):
     ``reopen``.
     """
 
-    def __init__(self, name: str, writers: Sequence[LogWriter]) -> None:
+    def __init__(self, name: str, writers: Sequence[LogWriter], *, store_keys: bool = True) -> None:
         self.name = name
         self._writers, self._count = tuple(writers), len(writers)
+        self._stores_keys = store_keys and all(each.keys_and_headers for each in writers)
 
     def __repr__(self) -> str:
         return f"<ShardedWriter of {self.name!r}: {self._count} shards>"
@@ -65,6 +66,11 @@ class ShardedWriter(ProcessBound):
     def writers(self) -> Sequence[LogWriter]:
         """The writer of each shard, for ``truncate`` and the like. Closing is up to this object."""
         return self._writers
+
+    @property
+    def stores_keys(self) -> bool:
+        """The key that chooses the shard is also stored, as ``Record.key``; see ``open_sharded_writer``."""
+        return self._stores_keys
 
     @property
     def state(self) -> WriterState:
@@ -85,44 +91,82 @@ class ShardedWriter(ProcessBound):
         """How the writer of each shard is, in their order. No request is sent."""
         return tuple(writer.health() for writer in self._writers)
 
-    async def append(self, key: Buffer, payload: Buffer, *, txid: int | None = None) -> ShardedPosition:
+    async def append(
+        self,
+        key: Buffer,
+        payload: Buffer,
+        *,
+        txid: int | None = None,
+        headers: Headers | None = None,
+    ) -> ShardedPosition:
         """Write one record to the shard of its key; see ``LogWriter.append``, also for errors.
 
-        It returns when the record, and every record before it in its shard, are durable. The key is not
-        stored.
+        It returns when the record, and every record before it in its shard, are durable.
 
         Args:
+            key: Stored as ``Record.key`` if ``stores_keys``; it then obeys the limits of a key there.
             txid: At least the id of the record before in the same shard.
+            headers: As in ``LogWriter.append``.
         """
         shard = shard_of(key, self._count)
-        return ShardedPosition(shard, await self._writers[shard].append(payload, txid=txid))
+        stored = key if self._stores_keys else None
+        dlsn = await self._writers[shard].append(payload, txid=txid, key=stored, headers=headers)
+        return ShardedPosition(shard, dlsn)
 
-    def submit(self, key: Buffer, payload: Buffer, *, txid: int | None = None) -> ShardedPending:
+    def submit(
+        self,
+        key: Buffer,
+        payload: Buffer,
+        *,
+        txid: int | None = None,
+        headers: Headers | None = None,
+    ) -> ShardedPending:
         """Take one record without waiting; see ``LogWriter.submit``. Await the result for the position."""
         shard = shard_of(key, self._count)
-        return ShardedPending(shard, self._writers[shard].submit(payload, txid=txid))
+        stored = key if self._stores_keys else None
+        pending = self._writers[shard].submit(payload, txid=txid, key=stored, headers=headers)
+        return ShardedPending(shard, pending)
 
-    async def append_many(self, records: Iterable[tuple[Buffer, Buffer]]) -> list[ShardedPosition]:
+    async def append_many(
+        self,
+        records: Iterable[tuple[Buffer, Buffer]],
+        *,
+        headers: Iterable[Headers | None] | None = None,
+    ) -> list[ShardedPosition]:
         """Write pairs of key and payload; return their positions, in this order, when all are durable.
 
         In each shard they are written in this order, and no other record comes between them. All are checked
         before the first is written. If the call is cancelled or fails, any number of them may be written: in
         each shard from its first one on.
 
+        Args:
+            headers: One mapping for each pair; None for a record without. See ``LogWriter.append``.
+
         Raises:
-            RecordTooLongError: None was written.
+            RecordTooLongError, ConfigError, ValueError: As ``LogWriter.append``; none was written.
             LogFencedError, LogWriteError, WriterClosedError: A shard has failed: the first of them, after
                 every other shard is durable or failed, too.
         """
-        payloads: dict[int, list[bytes]] = {}
-        order: list[int] = []
-        for key, payload in records:
-            order.append(shard := shard_of(key, self._count))
-            payloads.setdefault(shard, []).append(as_payload(payload))
-        for shard in payloads:
+        given = [(as_payload(key), as_payload(payload)) for key, payload in records]
+        order = [shard_of(key, self._count) for key, _ in given]
+        header_list = None if headers is None else list(headers)
+        if header_list is not None and len(header_list) != len(given):
+            raise ValueError(f"{len(given)} records: give one mapping of headers for each")
+        indexes: dict[int, list[int]] = {}
+        for index, shard in enumerate(order):
+            indexes.setdefault(shard, []).append(index)
+        for shard in indexes:
             await self._writers[shard].wait_capacity()
         # No other task runs from here until all records are taken.
-        takes = {shard: prepare_many(self._writers[shard], each) for shard, each in payloads.items()}
+        takes = {
+            shard: prepare_many(
+                self._writers[shard],
+                [given[index][1] for index in each],
+                [given[index][0] for index in each] if self._stores_keys else None,
+                None if header_list is None else [header_list[index] for index in each],
+            )
+            for shard, each in indexes.items()
+        }
         positions: dict[int, list[ShardedPosition]] = {}
         errors: list[DLogError] = []
         taken = {}
@@ -186,6 +230,7 @@ async def open_sharded_writer(
     lock_timeout_s: float | None = None,
     config: WriterConfig | None = None,
     reopen: bool = False,
+    store_keys: bool = True,
 ) -> AsyncIterator[ShardedWriter]:
     """Become the one writer of all shards, for the duration of an ``async with``.
 
@@ -197,6 +242,8 @@ async def open_sharded_writer(
         config: For each shard: each has its own memory and its own segments.
         reopen: If the writer of a shard stops for a passing reason, open it again by itself; see
             ``Namespace.open_writer``. The other shards continue.
+        store_keys: Store each key in its record, where the writer takes keys
+            (``WriterConfig.keys_and_headers``); elsewhere the key only chooses the shard. False: nowhere.
 
     Raises:
         NotShardedError: There is no sharded log with this name.
@@ -212,7 +259,7 @@ async def open_sharded_writer(
             )
             for each in names
         ]
-        writer = ShardedWriter(check_log_name(name), writers)
+        writer = ShardedWriter(check_log_name(name), writers, store_keys=store_keys)
         # All at once: if bookies are away, each takes WriterConfig.close_timeout_s.
         async with closed_at_end(writer.aclose):
             yield writer

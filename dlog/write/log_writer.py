@@ -136,6 +136,11 @@ class LogWriter(ProcessBound):
         return self._config.bytes_in_flight_max
 
     @property
+    def keys_and_headers(self) -> bool:
+        """A record may have a key or headers; see ``WriterConfig.keys_and_headers``."""
+        return bool(self._config.keys_and_headers)
+
+    @property
     def oldest_pending_s(self) -> float:
         """The age of the oldest record that is neither durable nor failed, in seconds; 0.0 without one.
 
@@ -580,8 +585,7 @@ class LogWriter(ProcessBound):
         keys: Iterable[Buffer | None] | None,
         headers: Iterable[Headers | None] | None,
     ) -> list[bytes | None] | None:
-        takes_any = bool(self._config.keys_and_headers)
-        return attributes_of(self.log, count, keys, headers, takes_any=takes_any)
+        return attributes_of(self.log, count, keys, headers, takes_any=self.keys_and_headers)
 
     def _take(
         self,
@@ -633,6 +637,12 @@ class LogWriter(ProcessBound):
         overhead = 0 if self._sealer is None or self._takes_large else OVERHEAD_BYTES_MAX
         check_room(payload, attributes, self.payload_bytes_max - overhead)
 
+    def _check_rooms(self, payloads: Sequence[bytes], attributes: Sequence[bytes | None] | None) -> None:
+        if attributes is not None:
+            for payload, each in zip(payloads, attributes, strict=True):
+                if each is not None:
+                    self._check_room(payload, each)
+
     @staticmethod
     def _sealed(
         sealer: PayloadSealer, payload: bytes, txid: int, attributes: bytes | None
@@ -652,10 +662,7 @@ class LogWriter(ProcessBound):
         machine = self._machine
         if machine.refusal is not None:
             raise machine.refusal.about(RecordOutcome.NOT_WRITTEN)
-        if attributes is not None:
-            for payload, each in zip(payloads, attributes, strict=True):
-                if each is not None:
-                    self._check_room(payload, each)
+        self._check_rooms(payloads, attributes)
         if self._sealer is not None and attributes is None:
             payloads = [self._sealer.seal(*each) for each in zip(payloads, txids, strict=True)]
         elif self._sealer is not None:
@@ -710,13 +717,20 @@ def _marked(span: Span | None, dlsn: DLSN) -> DLSN:
     return dlsn
 
 
-def prepare_many(writer: LogWriter, payloads: Sequence[bytes]) -> Callable[[], list[tuple[Batch, int, int]]]:
+def prepare_many(
+    writer: LogWriter,
+    payloads: Sequence[bytes],
+    keys: Sequence[bytes] | None = None,
+    headers: Sequence[Headers | None] | None = None,
+) -> Callable[[], list[tuple[Batch, int, int]]]:
     """Check records; return what takes them, for a sharded writer. No other task may run before that.
 
     Raises: as ``LogWriter.append_many``; nothing was written.
     """
+    attributes = writer._attributes_of(len(payloads), keys, headers)
     records, txids = writer._checked(payloads, None)
-    return lambda: writer._take_many(records, txids, atomic=False)
+    writer._check_rooms(records, attributes)
+    return lambda: writer._take_many(records, txids, attributes, atomic=False)
 
 
 @asynccontextmanager

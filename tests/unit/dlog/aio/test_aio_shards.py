@@ -90,6 +90,30 @@ def test_a_program_writes_and_reads_a_sharded_log(tmp_path: Path) -> None:
     run(main)
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_key_that_chooses_the_shard_is_stored_with_the_headers(tmp_path: Path, stored: bool) -> None:
+    async def main() -> None:
+        async with aio.open_namespace(tmp_path.as_uri()) as namespace:
+            await aio.create_sharded_log(namespace, "s", 2)
+            async with aio.open_sharded_writer(namespace, "s", store_keys=stored) as writer:
+                assert writer.stores_keys is stored
+                assert writer.writers[0].keys_and_headers
+                await writer.append(b"k", b"1", headers={"a": b"1"})
+                await writer.submit(b"k", b"2", headers={"a": b"2"})
+                await writer.append_many([(b"k", b"3"), (b"j", b"4")], headers=[{"a": b"3"}, None])
+            async with aio.open_sharded_reader(namespace, "s", follow=False) as reader:
+                found = {each.payload: (each.key, dict(each.headers)) async for _, each in reader}
+            key = b"k" if stored else None
+            assert found == {
+                b"1": (key, {"a": b"1"}),
+                b"2": (key, {"a": b"2"}),
+                b"3": (key, {"a": b"3"}),
+                b"4": (b"j" if stored else None, {}),
+            }
+
+    run(main)
+
+
 def test_a_cancelled_read_of_a_sharded_log_loses_no_record(tmp_path: Path) -> None:
     async def main() -> None:
         async with (

@@ -85,6 +85,30 @@ def test_a_script_writes_and_reads_a_sharded_log(tmp_path: Path) -> None:
         assert namespace.list_logs() == []
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_key_that_chooses_the_shard_is_stored_with_the_headers(tmp_path: Path, stored: bool) -> None:
+    with blocking.open_namespace(tmp_path.as_uri()) as namespace:
+        blocking.create_sharded_log(namespace, "s", 2)
+        with blocking.open_sharded_writer(namespace, "s", store_keys=stored) as writer:
+            assert writer.stores_keys is stored
+            assert writer.writers[0].keys_and_headers
+            reused = bytearray(b"k")
+            writer.append(reused, b"1", headers={"a": b"1"})
+            future = writer.submit(reused, b"2", headers={"a": b"2"})
+            reused[:] = b"x"
+            future.result()
+            writer.append_many([(b"k", b"3"), (b"j", b"4")], headers=iter([{"a": b"3"}, None]))
+        with blocking.open_sharded_reader(namespace, "s", follow=False) as merged:
+            found = {each.payload: (each.key, dict(each.headers)) for _, each in merged}
+    key = b"k" if stored else None
+    assert found == {
+        b"1": (key, {"a": b"1"}),
+        b"2": (key, {"a": b"2"}),
+        b"3": (key, {"a": b"3"}),
+        b"4": (b"j" if stored else None, {}),
+    }
+
+
 def test_positions_and_commits_cover_what_was_returned_in_each_way_of_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 
 import dlog
-from dlog.shards import ShardedPosition, create_sharded_log, open_sharded_writer, shard_names, shard_of
+from dlog.shards import (
+    ShardedPosition,
+    create_sharded_log,
+    open_sharded_reader,
+    open_sharded_writer,
+    shard_names,
+    shard_of,
+)
 from dlog.write.health import WORST_LAST
 from tests.unit.dlog.test_expired_sessions import two_programs
 
@@ -169,3 +178,89 @@ async def test_the_state_is_that_of_the_worst_shard(namespace: dlog.Namespace) -
     assert sorted(WORST_LAST, key=lambda state: state.value) == sorted(
         dlog.WriterState, key=lambda state: state.value
     )
+
+
+Attributes = dict[bytes, tuple[bytes | None, dict[str, bytes]]]
+
+
+async def attributes(namespace: dlog.Namespace) -> Attributes:
+    """The key and the headers by payload, as the merged reader returns them one by one and in batches."""
+    async with open_sharded_reader(namespace, "s", follow=False) as reader:
+        found = {each.payload: (each.key, dict(each.headers)) async for _, each in reader}
+    async with open_sharded_reader(namespace, "s", follow=False) as reader:
+        records = [each async for _, batch in reader.batches() for each in batch]
+    assert {each.payload: (each.key, dict(each.headers)) for each in records} == found
+    return found
+
+
+async def test_the_key_that_chooses_the_shard_is_stored_with_the_headers(namespace: dlog.Namespace) -> None:
+    await create_sharded_log(namespace, "s", 3)
+    expected: Attributes = {}
+    async with open_sharded_writer(namespace, "s") as writer:
+        assert writer.stores_keys
+        for key in (*KEYS, b""):
+            headers = {"of": key}
+            await writer.append(key, b"1" + key, headers=headers)
+            await writer.submit(memoryview(key), b"2" + key)
+            expected |= {b"1" + key: (key, headers), b"2" + key: (key, {})}
+        reused = bytearray(KEYS[0])
+        pairs: list[tuple[bytes | bytearray, bytes]] = [(reused, b"3"), *((key, b"4" + key) for key in KEYS)]
+        await writer.append_many(pairs, headers=[{"n": b"3"}, *({"n": key} for key in KEYS)])
+        await writer.append_many((key, b"5" + key) for key in KEYS)
+        expected[b"3"] = (KEYS[0], {"n": b"3"})
+        for key in KEYS:
+            expected |= {b"4" + key: (key, {"n": key}), b"5" + key: (key, {})}
+    assert await attributes(namespace) == expected
+
+
+async def test_keys_are_left_out_if_the_caller_says_so(namespace: dlog.Namespace) -> None:
+    await create_sharded_log(namespace, "s", 2)
+    async with open_sharded_writer(namespace, "s", store_keys=False) as writer:
+        assert not writer.stores_keys
+        long = bytes(100_000)  # more than a stored key may have
+        await writer.append(long, b"1")
+        await writer.submit(long, b"2", headers={"a": b"1"})
+        await writer.append_many([(long, b"3")])
+    expected: Attributes = {b"1": (None, {}), b"2": (None, {"a": b"1"}), b"3": (None, {})}
+    assert await attributes(namespace) == expected
+
+
+async def test_a_sharded_writer_shared_with_java_stores_no_key_unless_chosen(tmp_path: Path) -> None:
+    shared = dlog.NamespaceConfig(shared_with_java=True)
+    async with dlog.open_namespace(tmp_path.as_uri(), config=shared) as namespace:
+        await create_sharded_log(namespace, "s", 2)
+        async with open_sharded_writer(namespace, "s") as writer:
+            assert not writer.stores_keys
+            await writer.append(b"k", b"1")
+            await writer.submit(b"k", b"2")
+            await writer.append_many([(b"k", b"3")])
+            with pytest.raises(dlog.ConfigError, match="keys_and_headers=True"):
+                await writer.append(b"k", b"x", headers={"a": b""})
+            with pytest.raises(dlog.ConfigError):
+                writer.submit(b"k", b"x", headers={"a": b""})
+            with pytest.raises(dlog.ConfigError):
+                await writer.append_many([(b"k", b"x")], headers=[{"a": b""}])
+        chosen = dlog.WriterConfig(keys_and_headers=True)
+        async with open_sharded_writer(namespace, "s", config=chosen) as writer:
+            await writer.append(b"k", b"4")
+        assert await attributes(namespace) == {
+            b"1": (None, {}),
+            b"2": (None, {}),
+            b"3": (None, {}),
+            b"4": (b"k", {}),
+        }
+
+
+async def test_keys_and_headers_beyond_their_limits_are_found_before_the_first_record_is_written(
+    namespace: dlog.Namespace,
+) -> None:
+    await create_sharded_log(namespace, "s", 2)
+    last = next(key for key in KEYS if shard_of(key, 2) != shard_of(KEYS[0], 2))
+    async with open_sharded_writer(namespace, "s") as writer:
+        with pytest.raises(dlog.RecordTooLongError):  # with its key it is longer than a payload may be
+            await writer.append_many([(KEYS[0], b"x"), (last, bytes(dlog.PAYLOAD_BYTES_MAX))])
+        with pytest.raises(ValueError, match="32768"):
+            await writer.append_many([(KEYS[0], b"x"), (bytes(40_000), b"x"), (bytes(40_000) + b"1", b"x")])
+        with pytest.raises(ValueError, match="one mapping of headers"):
+            await writer.append_many([(KEYS[0], b"x"), (last, b"x")], headers=[None])
+    assert await attributes(namespace) == {}
