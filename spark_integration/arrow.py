@@ -9,7 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import BinaryType, DataType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField, StructType
 
 from dlog import RecordBatch
 from spark_integration.errors import OptionError
@@ -20,6 +20,9 @@ BATCH_RECORDS_MAX = 16_384
 BATCH_BYTES_TARGET = 2 * 1024 * 1024
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _MILLISECONDS_MAX = 2**63 // 1000 - 1  # that fit a timestamp in microseconds
+
+# As Spark's source of Kafka has them.
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
 _NUMBERS = (
     ("stream", "STRING", pa.string()),
@@ -55,6 +58,8 @@ class ArrowRows:
             fields.append(pa.field("timestamp", _TIMESTAMP))
         if columns.sequence:
             fields.append(pa.field("sequence", pa.int64()))
+        if columns.headers:
+            fields += [pa.field("key", pa.binary()), pa.field("headers", to_arrow_type(HEADERS))]
         self.schema = pa.schema(fields)
 
     def batch(self, stream: str, records: RecordBatch) -> pa.RecordBatch:
@@ -63,7 +68,7 @@ class ArrowRows:
         Raises:
             PayloadFormatError: A payload is not in the format of the query; unless ``payloadErrors=null``.
         """
-        columns = records.to_arrow()
+        columns = records.to_arrow(attributes=self._columns.headers)
         arrays = [pa.repeat(pa.scalar(stream, pa.string()), len(records))]
         arrays += [columns.column(name) for name in ("segment", "entry", "slot", "txid")]
         payloads = columns.column("payload")
@@ -79,6 +84,8 @@ class ArrowRows:
             arrays.append(_timestamps(columns.column("txid")))
         if self._columns.sequence:
             arrays.append(columns.column("sequence_id"))
+        if self._columns.headers:
+            arrays += [columns.column("key"), columns.column("headers")]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
@@ -92,6 +99,8 @@ def ddl_of(columns: Columns) -> str:
         parts.append("timestamp TIMESTAMP")
     if columns.sequence:
         parts.append("sequence BIGINT")
+    if columns.headers:
+        parts.append("key BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
     return ", ".join(parts)
 
 
@@ -105,10 +114,13 @@ def payload_type(schema: StructType, columns: Columns) -> DataType:
     kinds = {"bytes": BinaryType, "utf8": StringType, "json": StructType}
     expected = [name for name, _, _ in _NUMBERS] + ["payload"]
     expected += ["timestamp"] * columns.timestamp + ["sequence"] * columns.sequence
+    expected += ["key", "headers"] * columns.headers
     types = {field.name: field.dataType for field in schema.fields}
     simple = {name: ddl.lower() for name, ddl, _ in _NUMBERS} | {
         "timestamp": "timestamp",
         "sequence": "bigint",
+        "key": "binary",
+        "headers": HEADERS.simpleString(),
     }
     if (
         [field.name for field in schema.fields] != expected

@@ -40,6 +40,7 @@ KNOWN = (
     "failOnDataLoss",
     "includeTimestamp",
     "includeSequence",
+    "includeHeaders",
     "payloadFormat",
     "payloadSchema",
     "payloadErrors",
@@ -118,6 +119,7 @@ class Columns:
 
     timestamp: bool = False
     sequence: bool = False
+    headers: bool = False  # and the key
     payload_format: str = "bytes"  # or utf8, json
     payload_schema: str | None = None  # DDL of the columns in a JSON payload
     null_on_error: bool = False  # a payload of another format is null; otherwise the query fails
@@ -276,6 +278,7 @@ def _columns(options: Mapping[str, str]) -> Columns:
     return Columns(
         flag(options, "includeTimestamp"),
         flag(options, "includeSequence"),
+        flag(options, "includeHeaders"),
         payload_format,
         schema,
         _choice(options, "payloadErrors", "fail", "null") == "null",

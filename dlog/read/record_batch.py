@@ -166,9 +166,13 @@ class RecordBatch(Sequence[Record]):
         """The size of all payloads."""
         return sum(each.stop - each.starts[0] - each.gap * (len(each) - 1) for each in self._runs)
 
-    def to_arrow(self) -> pa.RecordBatch:
+    def to_arrow(self, *, attributes: bool = False) -> pa.RecordBatch:
         """The batch as Arrow columns ``segment``, ``entry``, ``slot``, ``txid``, ``sequence_id`` (int64) and
         ``payload`` (binary). Payloads are copied once.
+
+        Args:
+            attributes: Add ``key`` (binary, null without one) and ``headers`` (a list of structs of ``key``,
+                a string, and ``value``, binary; empty without headers), as the columns of Kafka in Spark.
 
         Raises:
             ConfigError: The package pyarrow is not installed; the message names the extra.
@@ -196,6 +200,11 @@ class RecordBatch(Sequence[Record]):
         offsets.extend(accumulate(map(len, parts)))
         payload = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
         columns["payload"] = pa.Array.from_buffers(pa.binary(), len(self), payload)
+        if attributes:
+            columns["key"] = pa.array(self.keys(), pa.binary())
+            item = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+            headers = [list(each.items()) for each in self.headers()]
+            columns["headers"] = pa.array(headers, pa.list_(pa.field("element", item)))
         return pa.RecordBatch.from_pydict(columns)
 
     def _find(self, index: int) -> tuple[RecordRun, int]:

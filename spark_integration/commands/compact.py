@@ -45,7 +45,11 @@ class _Wanted:
 @click.argument("log", shell_complete=log_names)
 @uri_option
 @click.option(
-    "--key", required=True, metavar="SQL", help="The key, such as \"get_json_object(text, '$.id')\"."
+    "--key",
+    default="key",
+    show_default=True,
+    metavar="SQL",
+    help="The key: that of the record, or such as \"get_json_object(text, '$.id')\".",
 )
 @click.option("--into", metavar="LOG", help="The snapshot log; it is created.")
 @click.option("--parquet", metavar="DIRECTORY", help="In place of --into: the directory of the snapshot.")
@@ -68,9 +72,9 @@ def compact(
 ) -> None:
     """Write the last record of each key of LOG to a snapshot.
 
-    The key is an expression of Spark SQL over payload, text (the payload as a string), txid, segment, entry
-    and slot. A reader reads the snapshot, and then LOG after the printed position. If the snapshot is there,
-    nothing is written, so the command may be repeated after any failure.
+    The key is an expression of Spark SQL over payload, text (the payload as a string), key, headers, txid,
+    segment, entry and slot. A reader reads the snapshot, and then LOG after the printed position. If the
+    snapshot is there, nothing is written, so the command may be repeated after any failure.
     """
     into, parquet = snapshot.into, snapshot.parquet
     if (into is None) == (parquet is None):

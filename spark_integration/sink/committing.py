@@ -28,7 +28,7 @@ from spark_integration.errors import (
 from spark_integration.sink.contents import BatchRecord, Block, together
 from spark_integration.sink.grouping import grouped
 from spark_integration.sink.options import SinkOptions
-from spark_integration.sink.parts import Part, begin
+from spark_integration.sink.parts import Part, append_block, begin
 
 logger = get_logger(__name__)
 CONTENTS_PREFIX = "dlog.batch-contents."  # of the property that tells the rows of the last batch of a series
@@ -108,7 +108,7 @@ def _write(
 ) -> DetachedSegment:
     with namespace.batches.open_segment(plan, stream) as writer:
         for block in blocks:
-            writer.append_many(block.payloads(), txids=block.txids)
+            append_block(writer, block)
     assert writer.result is not None  # set when its block ended
     return writer.result
 

@@ -20,6 +20,8 @@ from itertools import accumulate, pairwise
 import attrs
 from attrs.validators import instance_of
 
+from dlog.format.attributes import decode_attributes
+
 ROW_DIGEST_BYTES = 8
 _SUM_MASK = (1 << 8 * ROW_DIGEST_BYTES) - 1
 _TXID = struct.Struct(">q")
@@ -32,23 +34,41 @@ class Block:
     data: bytes = attrs.field(repr=False)  # the payloads, one after the other
     lengths: array[int] = attrs.field(repr=False)
     txids: array[int] | None = attrs.field(default=None, repr=False)  # None: the batch has one for all
+    attributes: tuple[bytes | None, ...] | None = attrs.field(default=None, repr=False)  # encoded
 
     @classmethod
-    def of(cls, payloads: Sequence[bytes], txids: Sequence[int] | None = None) -> Block:
-        """The block of these rows."""
-        ids = None if txids is None else array("q", txids)
-        return cls(b"".join(payloads), array("I", map(len, payloads)), ids)
+    def of(
+        cls,
+        payloads: Sequence[bytes],
+        txids: Sequence[int] | None = None,
+        attributes: Sequence[bytes | None] | None = None,
+    ) -> Block:
+        """The block of these rows. ``attributes`` are as ``dlog.format.attributes`` encodes them."""
+        return cls(
+            b"".join(payloads),
+            array("I", map(len, payloads)),
+            None if txids is None else array("q", txids),
+            None if attributes is None else tuple(attributes),
+        )
 
     @property
     def size_bytes(self) -> int:
-        """Of the payloads, lengths and transaction ids."""
+        """Of the payloads, lengths, transaction ids, keys and headers."""
         rest = 0 if self.txids is None else self.txids.itemsize * len(self.txids)
+        rest += sum(len(each) for each in self.attributes or () if each is not None)
         return len(self.data) + self.lengths.itemsize * len(self.lengths) + rest
 
     def payloads(self) -> list[bytes]:
         """The payload of each row."""
         data = self.data
         return [data[first:stop] for first, stop in pairwise(accumulate(self.lengths, initial=0))]
+
+    def keys_and_headers(self) -> tuple[list[bytes | None], list[dict[str, bytes]]] | tuple[None, None]:
+        """The key and the headers of each row; None if no row has any."""
+        if self.attributes is None:
+            return None, None
+        decoded = [(None, ()) if each is None else decode_attributes(each) for each in self.attributes]
+        return [key for key, _ in decoded], [dict(headers) for _, headers in decoded]
 
 
 @attrs.frozen
@@ -62,14 +82,30 @@ class Contents:
         return Contents(self.rows + other.rows, (self.digests + other.digests) & _SUM_MASK)
 
     @classmethod
-    def of(cls, payloads: Iterable[bytes], txids: Iterable[int] | None) -> Contents:
+    def of(
+        cls,
+        payloads: Iterable[bytes],
+        txids: Iterable[int] | None,
+        attributes: Iterable[bytes | None] | None = None,
+    ) -> Contents:
         """The contents of these rows."""
         if txids is not None:
             pack = _TXID.pack
             payloads = [pack(txid) + payload for txid, payload in zip(txids, payloads, strict=True)]
-        found = [blake2b(payload, digest_size=ROW_DIGEST_BYTES).digest() for payload in payloads]
+        if attributes is None:
+            found = [blake2b(payload, digest_size=ROW_DIGEST_BYTES).digest() for payload in payloads]
+        else:
+            found = [
+                blake2b(payload, digest_size=ROW_DIGEST_BYTES, salt=_salt(each)).digest()
+                for payload, each in zip(payloads, attributes, strict=True)
+            ]
         digests = sum(struct.unpack(f">{len(found)}Q", b"".join(found)))
         return cls(len(found), digests & _SUM_MASK)
+
+
+def _salt(attributes: bytes | None) -> bytes:
+    """Tells rows with different keys and headers apart; a row without has the digest it always had."""
+    return b"" if attributes is None else blake2b(attributes, digest_size=blake2b.SALT_SIZE).digest()
 
 
 def together(contents: Iterable[Mapping[str, Contents]]) -> dict[str, Contents]:

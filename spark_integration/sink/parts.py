@@ -93,21 +93,27 @@ def write_part(
         for batch in batches:
             if options.sharded is not None and not shards:
                 shards = dlog.blocking.shard_names(namespace, options.sharded)
-            for stream, payloads, txids in rows_of(
+            for stream, payloads, txids, attributes in rows_of(
                 batch, options.stream, options.txid_column, key_column=options.key_column, shards=shards
             ):
                 if not payloads:
                     continue
                 if txids is not None:
                     order.check(stream, txids)
-                contents = together([contents, {stream: Contents.of(payloads, txids)}])
-                block = Block.of(payloads, txids)
+                contents = together([contents, {stream: Contents.of(payloads, txids, attributes)}])
+                block = Block.of(payloads, txids, attributes)
                 task.rows.setdefault(stream, []).append(block)
                 size_bytes += block.size_bytes
             if size_bytes > driver_bytes_max:
                 task.write_rows()
     written = tuple(writer.result for writer in task.writers.values() if writer.result is not None)
     return Part(series, number, task.rows, tuple(task.plans), written, task.is_repeated, contents)
+
+
+def append_block(writer: DetachedSegmentWriter, block: Block) -> None:
+    """Append the rows of a block to a segment."""
+    keys, headers = block.keys_and_headers()
+    writer.append_many(block.payloads(), txids=block.txids, keys=keys, headers=headers)
 
 
 class _Task:
@@ -138,7 +144,7 @@ class _Task:
         if not self.is_repeated:
             for stream, blocks in self.rows.items():
                 for block in blocks:
-                    self.writers[stream].append_many(block.payloads(), txids=block.txids)
+                    append_block(self.writers[stream], block)
         self.rows = {}
 
     def _give_up(self) -> None:

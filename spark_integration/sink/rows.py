@@ -6,19 +6,33 @@ their order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress, pairwise
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+)
 
+from dlog.format.attributes import encode_attributes
 from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX
 from dlog.shards import shard_of
 from spark_integration.errors import RowFormatError
 
 PAYLOAD_NAMES = ("payload", "value")
 STREAM = "stream"
+KEY, HEADERS = "key", "headers"  # of the record
+
+Rows = tuple[str, list[bytes], list[int] | None, list[bytes | None] | None]
+"""A stream; of its rows the payloads, and if they bring them transaction ids, and encoded attributes."""
 
 
 def check_schema(schema: StructType, txid_column: str | None = None, key_column: str | None = None) -> None:
@@ -33,7 +47,8 @@ def check_schema(schema: StructType, txid_column: str | None = None, key_column:
     """
     names = [field.name for field in schema.fields]
     for option, column in (("txidColumn", txid_column), ("keyColumn", key_column)):
-        if column is not None and (column in (*PAYLOAD_NAMES, STREAM) or names.count(column) != 1):
+        taken = {*PAYLOAD_NAMES, STREAM, HEADERS} | ({KEY} if column is txid_column else set())
+        if column is not None and (column in taken or names.count(column) != 1):
             raise RowFormatError(
                 f"option {option}: the rows have no column of their own {column!r}; they have {names}"
             )
@@ -48,11 +63,13 @@ def check_schema(schema: StructType, txid_column: str | None = None, key_column:
             f"the rows need one column 'payload' or 'value', binary or string; they have {names}. Choose it"
             " with .select(...)"
         )
-    if others := [name for name in names if name not in (*payloads, STREAM, txid_column, key_column)]:
+    if others := [
+        name for name in names if name not in (*payloads, STREAM, KEY, HEADERS, txid_column, key_column)
+    ]:
         raise RowFormatError(
-            f"the columns {others} would be lost: a record has a payload and a stream. Leave them out with"
-            " .select('stream', 'payload'), put them into the payload, as with to_json(struct(...)), or give"
-            " the transaction ids with the option txidColumn"
+            f"the columns {others} would be lost: a record has a payload, a stream, a key and headers."
+            " Leave them out with .select('stream', 'payload'), put them into the payload, as with"
+            " to_json(struct(...)), or give the transaction ids with the option txidColumn"
         )
     for field in schema.fields:
         allowed: tuple[type[StringType | BinaryType | LongType | IntegerType], ...] = (BinaryType, StringType)
@@ -60,6 +77,13 @@ def check_schema(schema: StructType, txid_column: str | None = None, key_column:
             allowed = (StringType,)
         elif field.name == txid_column:
             allowed = (LongType, IntegerType)
+        elif field.name == HEADERS:
+            if not _are_headers(field.dataType):
+                raise RowFormatError(
+                    f"column {HEADERS!r} is {field.dataType.simpleString()}; it must be an array of structs"
+                    " of key, a string, and value, binary or string. map_entries(...) makes one of a map"
+                )
+            continue
         if not isinstance(field.dataType, allowed):
             raise RowFormatError(
                 f"column {field.name!r} is {field.dataType.simpleString()}; it must be"
@@ -74,15 +98,16 @@ def rows_of(
     *,
     key_column: str | None = None,
     shards: Sequence[str] = (),
-) -> Iterator[tuple[str, list[bytes], list[int] | None]]:
-    """The payloads of each stream in the rows, in order, with their transaction ids if the rows bring them.
+) -> Iterator[Rows]:
+    """The rows of each stream, in order, with transaction ids, keys and headers if the rows bring them.
 
     Args:
         default: The stream of rows without one.
         key_column: With ``shards``: the column that chooses one of them.
 
     Raises:
-        RowFormatError: A payload is null or too long, a transaction id is null or invalid, or a key is null.
+        RowFormatError: A payload is null or too long, a transaction id is null or invalid, a key that chooses
+            a shard is null, or a record cannot have these headers.
     """
     (name,) = (each for each in rows.schema.names if each in PAYLOAD_NAMES)
     column = rows.column(name)
@@ -93,17 +118,60 @@ def rows_of(
     if longest > PAYLOAD_BYTES_MAX:
         raise RowFormatError(f"column {name!r}: a payload has {longest} bytes; at most {PAYLOAD_BYTES_MAX}")
     txids = None if txid_column is None else _txids(rows.column(txid_column), txid_column)
+    attributes = _attributes(rows)
     if key_column is not None:
         streams = _shards(rows.column(key_column), key_column, shards)
     elif STREAM not in rows.schema.names:
-        yield default, payloads.to_pylist(), None if txids is None else txids.to_pylist()
+        yield default, payloads.to_pylist(), None if txids is None else txids.to_pylist(), attributes
         return
     else:
         streams = pc.fill_null(pc.cast(rows.column(STREAM), pa.string()), default)
     for stream in pc.unique(streams).to_pylist():
         chosen = pc.equal(streams, stream)
         ids = None if txids is None else txids.filter(chosen).to_pylist()
-        yield stream, payloads.filter(chosen).to_pylist(), ids
+        some = None if attributes is None else list(compress(attributes, chosen.to_pylist()))
+        yield stream, payloads.filter(chosen).to_pylist(), ids, some
+
+
+def _are_headers(kind: DataType) -> bool:
+    item = kind.elementType if isinstance(kind, ArrayType) else None
+    return (
+        isinstance(item, StructType)
+        and item.names == ["key", "value"]
+        and isinstance(item["key"].dataType, StringType)
+        and isinstance(item["value"].dataType, BinaryType | StringType)
+    )
+
+
+def _attributes(rows: pa.RecordBatch) -> list[bytes | None] | None:
+    """The key and the headers of each row, encoded; None if no row has any."""
+    names = rows.schema.names
+    if KEY not in names and HEADERS not in names:
+        return None
+    keys: list[bytes | None] = [None] * len(rows)
+    if KEY in names:
+        column = rows.column(KEY)
+        keys = (column if _is_binary(column.type) else pc.cast(column, pa.large_binary())).to_pylist()
+    headers = rows.column(HEADERS).to_pylist() if HEADERS in names else [None] * len(rows)
+    try:
+        found = [encode_attributes(key, _headers(each)) for key, each in zip(keys, headers, strict=True)]
+    except ValueError as exc:
+        raise RowFormatError(f"columns {KEY!r} and {HEADERS!r}: {exc}") from None
+    return None if not any(found) else found
+
+
+def _headers(items: Sequence[Mapping[str, Any] | None] | None) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for item in items or ():
+        name, value = (None, None) if item is None else (item["key"], item["value"])
+        if name is None or value is None or name in found:
+            what = "twice" if name in found else f"with the value {value!r}"
+            raise RowFormatError(
+                f"column {HEADERS!r}: a row has the header {name!r} {what}; a record has each name once, with"
+                " a value"
+            )
+        found[name] = value.encode() if isinstance(value, str) else value
+    return found
 
 
 def _shards(column: pa.Array, name: str, shards: Sequence[str]) -> pa.Array:

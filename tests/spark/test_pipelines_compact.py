@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import dlog
 import dlog.blocking
 from spark_integration.errors import PipelineError
-from spark_integration.pipelines import compact, read_snapshot
+from spark_integration.pipelines import compact, compact_to_files, read_snapshot
 from tests.spark.conftest import PipelineCommand
 
 pytestmark = [
@@ -83,6 +83,28 @@ def test_a_snapshot_has_the_last_record_of_each_key_and_is_made_once(
     compact(spark, namespace.uri, "prices", key=KEY, into="prices-2", base="prices-1", drop_null_keys=True)
     assert numbers(namespace, "prices-2") == [196, 197, 198, 199, 200, 201, 202]
     assert namespace.repair.verify("prices-2").is_sound
+
+
+def test_a_snapshot_by_the_key_of_the_records_keeps_keys_and_headers(
+    spark: SparkSession, namespace: dlog.blocking.Namespace, tmp_path: Path
+) -> None:
+    with namespace.open_writer("prices", create=True) as writer:
+        writer.append_many(
+            [b"%d" % number for number in range(60)],
+            keys=[b"k%d" % (number % 4) for number in range(60)],
+            headers=[{"n": b"%d" % number} for number in range(60)],
+        )
+    compact(spark, namespace.uri, "prices", into="prices-1")
+    expected = [(b"%d" % n, b"k%d" % (n % 4), {"n": b"%d" % n}) for n in range(56, 60)]
+    assert [
+        (each.payload, each.key, dict(each.headers)) for each in records(namespace, "prices-1")
+    ] == expected
+    files = compact_to_files(spark, namespace.uri, "prices", directory=tmp_path / "files")
+    found = spark.read.parquet(str(files.rows)).orderBy("segment", "entry", "slot").collect()
+    assert [
+        (bytes(each.payload), bytes(each.key), {item.key: bytes(item.value) for item in each.headers})
+        for each in found
+    ] == expected
 
 
 def test_a_snapshot_of_files_is_made_once_and_drops_what_was_deleted(

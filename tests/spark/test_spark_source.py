@@ -149,6 +149,42 @@ def test_columns_and_payloads_come_as_the_options_say(spark: SparkSession, order
     assert lenient.where("payload IS NULL").count() == 1
 
 
+def test_keys_and_headers_go_through_the_sink_and_come_from_the_source(
+    spark: SparkSession, orders: Orders, tmp_path: Path
+) -> None:
+    with orders.namespace.open_writer("keyed", create=True) as writer:
+        writer.append_many(
+            [b"%d" % number for number in range(100)],
+            keys=[None if number % 3 else b"k%d" % number for number in range(100)],
+            headers=[{"n": b"%d" % number, "of": b"100"} if number % 2 else None for number in range(100)],
+        )
+    frame = source(spark, orders.uri, streaming=False, stream="keyed", includeHeaders=True)
+    assert frame.columns[-2:] == ["key", "headers"]
+    (row,) = frame.where("cast(key AS string) = 'k33'").collect()
+    assert [(each.key, bytes(each.value)) for each in row.headers] == [("n", b"33"), ("of", b"100")]
+    assert frame.where("key IS NULL AND size(headers) = 0").count() == 33
+    streaming = source(
+        spark, orders.uri, streaming=True, stream="keyed", startingOffsets="earliest", includeHeaders=True
+    )
+    query = (
+        streaming.select("payload", "key", "headers")
+        .writeStream.format("dlog")
+        .options(uri=orders.uri, stream="copy", checkpointLocation=str(tmp_path / "sink"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    finish(query)
+
+    def contents(log: str) -> list[tuple[bytes, bytes | None, dict[str, bytes]]]:
+        with orders.namespace.open_reader(log, follow=False) as reader:
+            return sorted(
+                ((each.payload, each.key, dict(each.headers)) for each in reader),
+                key=lambda each: int(each[0]),
+            )
+
+    assert contents("copy") == contents("keyed")
+
+
 class NarrowingReader(DataSourceReader):
     """Takes the filters "id >= n", and reads only such rows."""
 

@@ -64,7 +64,7 @@ def compact(
     uri: str,
     log: str,
     *,
-    key: str,
+    key: str = "key",
     into: str,
     base: str | None = None,
     drop_tombstones: bool = False,
@@ -75,13 +75,14 @@ def compact(
 ) -> Snapshot:
     """Write the last record of each key of a log to a snapshot log, in the order of their positions.
 
-    The records keep their payloads and transaction ids. A call that failed or died is repeated as it was; if
-    the snapshot is there, the call changes nothing and returns it. A later snapshot has another name; with
-    ``base`` it is made from an earlier one and what was written since.
+    The records keep their payloads, keys, headers and transaction ids. A call that failed or died is repeated
+    as it was; if the snapshot is there, the call changes nothing and returns it. A later snapshot has another
+    name; with ``base`` it is made from an earlier one and what was written since.
 
     Args:
         key: An expression of Spark SQL over the columns ``payload`` (binary), ``text`` (the payload as a
-            string), ``txid``, ``segment``, ``entry`` and ``slot``, such as ``get_json_object(text, '$.id')``.
+            string), ``key`` and ``headers`` of the record, ``txid``, ``segment``, ``entry`` and ``slot``,
+            such as ``get_json_object(text, '$.id')``.
         into: The snapshot log. It is created if it does not exist.
         base: A snapshot log of the same log by the same key.
         drop_tombstones: Leave out keys whose last payload is empty.

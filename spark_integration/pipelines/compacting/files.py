@@ -23,6 +23,7 @@ import attrs
 from spark_integration.errors import PipelineError
 from spark_integration.pipelines.compacting.compactor import Compaction
 from spark_integration.pipelines.compacting.manifest import SnapshotManifest, decode_manifest
+from spark_integration.pipelines.compacting.parts import CONTENT, ORDER
 from spark_integration.pipelines.compacting.rows import last_of_each_key
 from spark_integration.pipelines.output_directory import locked, sync, sync_all
 from spark_integration.pipelines.places import place_of
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MANIFEST = "manifest.json"
-COLUMNS = ("generation", "segment", "entry", "slot", "txid", "payload")
+COLUMNS = (*ORDER, *CONTENT)
 _ROWS = "rows-"  # and a name of chance: the directory of an attempt
 
 
@@ -51,7 +52,7 @@ def compact_to_files(
     uri: str,
     log: str,
     *,
-    key: str,
+    key: str = "key",
     directory: str | Path,
     base: str | None = None,
     drop_tombstones: bool = False,
@@ -63,7 +64,7 @@ def compact_to_files(
     """Write the last record of each key of a log to Parquet files; see ``compact``.
 
     The files have the columns ``generation`` (0 for records of ``base``), ``segment``, ``entry``, ``slot``,
-    ``txid`` and ``payload``.
+    ``txid``, ``payload``, ``key`` and ``headers``.
 
     Args:
         directory: Of the snapshot. The driver and all executors have it under the same path.

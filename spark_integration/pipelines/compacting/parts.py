@@ -18,8 +18,12 @@ from spark_integration.pipelines.places import Place
 
 ORDER = ("generation", "segment", "entry", "slot")  # 0: a record of the base; 1: of the source
 
+CONTENT = ("txid", "payload", "key", "headers")
+
 Order = tuple[int, int, int, int]
-Row = tuple[int, int, int, int, int, bytes | bytearray]  # its order, the transaction id, the payload
+Buffer = bytes | bytearray
+Row = tuple[int, int, int, int, int, Buffer, Buffer | None, Sequence[tuple[str, Buffer]]]
+"""A record of a snapshot: ``ORDER`` and ``CONTENT``."""
 ROWS_AT_ONCE = 1_000
 
 
@@ -59,7 +63,12 @@ def write_rows(target: WriteTarget, number: int, rows: Iterable[Row]) -> Written
                 places: list[Order] = [row[:4] for row in some]
                 _check_ascending([last, *places])
                 first, last = first or places[0], places[-1]
-                writer.append_many([row[5] for row in some], txids=[row[4] for row in some])
+                writer.append_many(
+                    [row[5] for row in some],
+                    txids=[row[4] for row in some],
+                    keys=[row[6] for row in some],
+                    headers=[dict(row[7]) for row in some],
+                )
         if first is None or writer.result is None:
             return None
         return WrittenPart(number=number, segment=writer.result, first=first, last=last)

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 import attrs
 
 from spark_integration.offsets import Position
-from spark_integration.pipelines.compacting.parts import ORDER, Row, WriteTarget, WrittenPart, write_rows
+from spark_integration.pipelines.compacting.parts import (
+    CONTENT,
+    ORDER,
+    Row,
+    WriteTarget,
+    WrittenPart,
+    write_rows,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +40,7 @@ class Wanted:
 
 
 def last_of_each_key(spark: SparkSession, wanted: Wanted) -> DataFrame:
-    """The rows of a snapshot, sorted over all partitions: generation, segment, entry, slot, txid, payload."""
+    """The rows of a snapshot, sorted over all partitions: ``ORDER`` and ``CONTENT``."""
     from pyspark.sql import functions as f
 
     records = None
@@ -45,6 +52,7 @@ def last_of_each_key(spark: SparkSession, wanted: Wanted) -> DataFrame:
                 "stream": log,
                 "startingOffsets": _offset(start),
                 "endingOffsets": _offset(end),
+                "includeHeaders": "true",
             }
         )
         part = source.load().select(f.lit(generation).cast("bigint").alias("generation"), "*")
@@ -52,7 +60,7 @@ def last_of_each_key(spark: SparkSession, wanted: Wanted) -> DataFrame:
     assert records is not None  # ``_Run.covered`` refuses to compact no range
     place = f.format_string("%s [%d, %d, %d]", "stream", "segment", "entry", "slot")
     keyed = records.select(
-        f.struct(*ORDER, "txid", "payload").alias("record"),
+        f.struct(*ORDER, *CONTENT).alias("record"),
         f.col("payload").cast("string").alias("text"),
         "*",
     ).select("record", f.expr(wanted.key).alias("key"), place.alias("place"))

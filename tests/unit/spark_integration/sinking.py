@@ -19,8 +19,10 @@ def options_of(namespace: dlog.blocking.Namespace, **more: object) -> SinkOption
     return parse_sink_options(given, streaming="number" not in given)
 
 
-def rows(*payloads: bytes, stream: str | None = None, txids: Sequence[int] | None = None) -> pa.RecordBatch:
-    columns: dict[str, Any] = {"payload": list(payloads)}
+def rows(
+    *payloads: bytes, stream: str | None = None, txids: Sequence[int] | None = None, **more: list[Any]
+) -> pa.RecordBatch:
+    columns: dict[str, Any] = {"payload": list(payloads), **more}
     if txids is not None:
         columns["txid"] = list(txids)
     if stream is not None:

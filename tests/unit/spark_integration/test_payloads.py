@@ -22,7 +22,8 @@ from pyspark.sql.types import (
 )
 
 from dlog import DLSN, Record, RecordBatch
-from spark_integration.arrow import ArrowRows, ddl_of, payload_type
+from dlog.format.record import RecordWithAttributes
+from spark_integration.arrow import HEADERS, ArrowRows, ddl_of, payload_type
 from spark_integration.errors import OptionError, PayloadFormatError
 from spark_integration.options import Columns
 from spark_integration.payloads import as_text, decoded, json_decoder
@@ -96,6 +97,25 @@ def test_columns_on_request_are_behind_the_others() -> None:
     assert batch["payload"].to_pylist() == ["x0", "x1", "x2"]
     assert batch["timestamp"].cast(pa.int64()).to_pylist() == [1_000_000, 2_001_000, None]
     assert batch["sequence"].to_pylist() == [7, 8, 9]
+
+
+def test_the_key_and_the_headers_are_the_last_columns_on_request() -> None:
+    columns = Columns(headers=True)
+    more = StructField("key", BinaryType()), StructField("headers", HEADERS)
+    kinds = spark_schema(BinaryType(), *more)
+    assert ddl_of(columns).endswith(", key BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
+    assert payload_type(kinds, columns) == BinaryType()
+    records = [
+        RecordWithAttributes(DLSN(1, 0, 0), 1, b"x", 0, b"k", (("a", b"1"), ("b", b""))),
+        Record(DLSN(1, 0, 1), 2, b"y", 1),
+    ]
+    batch = ArrowRows(columns, BinaryType()).batch("orders", RecordBatch.of(records))
+    assert batch.schema.names == [each.name for each in kinds.fields]
+    assert batch["key"].to_pylist() == [b"k", None]
+    assert batch["headers"].to_pylist() == [
+        [{"key": "a", "value": b"1"}, {"key": "b", "value": b""}],
+        [],
+    ]
 
 
 def spark_schema(payload: object, *more: StructField) -> StructType:

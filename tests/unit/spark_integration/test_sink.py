@@ -305,9 +305,9 @@ def test_rows_of_each_stream_keep_their_order() -> None:
         {"value": ["1", "2", "3", "4"], "stream": ["a", None, "a", "b"]},
     )
     assert list(rows_of(table, "out")) == [
-        ("a", [b"1", b"3"], None),
-        ("out", [b"2"], None),
-        ("b", [b"4"], None),
+        ("a", [b"1", b"3"], None, None),
+        ("out", [b"2"], None, None),
+        ("b", [b"4"], None, None),
     ]
     long = pa.RecordBatch.from_pydict({"payload": [bytes(dlog.PAYLOAD_BYTES_MAX + 1)]})
     with pytest.raises(RowFormatError, match="at most"):

@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 import dlog
 import dlog.blocking
@@ -22,7 +31,7 @@ from spark_integration.sink.committing import CONTENTS_PREFIX, abandon_parts, co
 from spark_integration.sink.contents import BatchRecord, Block, Contents, together
 from spark_integration.sink.options import TASK_BYTES_MAX, TASK_BYTES_MIN, SinkOptions, parse_sink_options
 from spark_integration.sink.parts import Part
-from spark_integration.sink.rows import check_schema
+from spark_integration.sink.rows import check_schema, rows_of
 from tests.unit.spark_integration.sinking import options_of, orphans, part, rows, written
 
 BY_DRIVER_AND_BY_SEGMENTS = pytest.mark.parametrize("driver_bytes_max", [1, 1_000_000])
@@ -193,6 +202,105 @@ def test_a_block_gives_the_rows_that_it_was_made_of(payloads: list[bytes], has_i
     block = Block.of(payloads, ids)
     assert block.payloads() == payloads
     assert block.txids is None or list(block.txids) == list(range(len(payloads)))
+
+
+# Keys and headers of the rows.
+
+ATTRIBUTES = st.lists(st.none() | st.binary(max_size=9), min_size=8, max_size=8)
+HEADERS = [[{"key": "a", "value": b"1"}, {"key": "b", "value": b""}], [], None]
+
+
+@pytest.mark.slow
+@BY_DRIVER_AND_BY_SEGMENTS
+def test_records_have_the_keys_and_headers_of_their_rows(
+    namespace: dlog.blocking.Namespace, driver_bytes_max: int
+) -> None:
+    options = options_of(namespace, driverBytesMax=driver_bytes_max)
+    some = rows(b"1", b"2", b"3", key=[b"k", None, "é".encode()], headers=HEADERS)
+    text = rows(b"4", b"5", stream="other", key=["t", "u"], headers=[[{"key": "c", "value": "d"}], []])
+    parts = [part(namespace, options, 0, some, rows(b"6", key=[None])), part(namespace, options, 0, text)]
+    commit_parts(namespace, options, parts, "query", 0)
+    found = []
+    for log in ("out", "other"):
+        with namespace.open_reader(log, follow=False) as reader:
+            found += [(record.payload, record.key, dict(record.headers)) for record in reader]
+    assert found == [
+        (b"1", b"k", {"a": b"1", "b": b""}),
+        (b"2", None, {}),
+        (b"3", "é".encode(), {}),
+        (b"6", None, {}),
+        (b"4", b"t", {"c": b"d"}),
+        (b"5", b"u", {}),
+    ]
+
+
+@pytest.mark.slow
+def test_a_batch_that_comes_again_with_another_key_is_changed(namespace: dlog.blocking.Namespace) -> None:
+    options = options_of(namespace)
+    for key, is_changed in ((b"k", False), (b"k", False), (b"l", True), (None, True)):
+        parts = [part(namespace, options, 0, rows(b"1", key=[key]))]
+        if is_changed:
+            with pytest.raises(ChangedBatchError):
+                commit_parts(namespace, options, parts, "query", 0)
+        else:
+            commit_parts(namespace, options, parts, "query", 0)
+    assert written(namespace) == [b"1"]
+
+
+@given(PAYLOADS, ATTRIBUTES, ATTRIBUTES)
+def test_rows_with_other_keys_or_headers_are_other_rows(
+    payloads: list[bytes], first: list[bytes | None], second: list[bytes | None]
+) -> None:
+    one, other = first[: len(payloads)], second[: len(payloads)]
+    same = sorted(zip(payloads, map(repr, one), strict=True)) == sorted(
+        zip(payloads, map(repr, other), strict=True)
+    )
+    assert (Contents.of(payloads, None, one) == Contents.of(payloads, None, other)) == same
+    assert Contents.of(payloads, None, [None] * len(payloads)) == Contents.of(payloads, None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"headers": [[{"key": None, "value": b"x"}]]}, "the header None with the value b'x'"),
+        ({"headers": [[{"key": "a", "value": None}]]}, "the header 'a' with the value None"),
+        ({"headers": [[None]]}, "the header None"),
+        ({"headers": [[{"key": "a", "value": b"1"}, {"key": "a", "value": b"2"}]]}, "the header 'a' twice"),
+        ({"headers": [[{"key": "", "value": b"1"}]]}, "a name has 1 to 255 bytes"),
+        ({"key": [bytes(40_000)]}, "columns 'key' and 'headers': .*bytes"),
+    ],
+)
+def test_headers_that_no_record_can_have_are_refused(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(RowFormatError, match=message):
+        list(rows_of(rows(b"1", **columns), "out"))
+
+
+def headers_of(name: str, kind: DataType) -> DataType:
+    return ArrayType(StructType([StructField(name, StringType()), StructField("value", kind)]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_taken"),
+    [
+        (headers_of("key", BinaryType()), True),
+        (headers_of("key", StringType()), True),
+        (headers_of("key", LongType()), False),
+        (headers_of("name", BinaryType()), False),
+        (MapType(StringType(), BinaryType()), False),
+        (BinaryType(), False),
+    ],
+    ids=str,
+)
+def test_a_column_of_headers_is_as_that_of_kafka(kind: DataType, is_taken: bool) -> None:
+    kinds: list[tuple[str, DataType]] = [("payload", BinaryType()), ("key", StringType()), ("headers", kind)]
+    schema = StructType([StructField(*each) for each in kinds])
+    if is_taken:
+        check_schema(schema)
+    else:
+        with pytest.raises(RowFormatError, match=r"column 'headers' is .* map_entries"):
+            check_schema(schema)
+    with pytest.raises(RowFormatError, match="option txidColumn"):
+        check_schema(schema, "headers")
 
 
 # A batch that Spark runs again.

@@ -80,7 +80,7 @@ def test_a_key_is_text_or_bytes_and_never_null() -> None:
     def streams(keys: pa.Array) -> list[str]:
         payloads = pa.array([b"x"] * len(keys))
         table = pa.RecordBatch.from_arrays([payloads, keys], ["payload", "key"])
-        return [stream for stream, _, _ in rows_of(table, shards[0], key_column="key", shards=shards)]
+        return [stream for stream, *_ in rows_of(table, shards[0], key_column="key", shards=shards)]
 
     assert (
         streams(pa.array(["é"])) == streams(pa.array(["é".encode()])) == [shards[shard_of("é".encode(), 3)]]

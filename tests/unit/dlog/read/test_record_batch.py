@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import dlog
+from dlog import DLSN, Record
 from dlog.format.envelope import seal_envelope
-from dlog.format.record import encode_records
+from dlog.format.record import RecordWithAttributes, encode_records
 from dlog.read.record_batch import RecordBatch
 from tests.fakes.log_by_hand import Log, open_log
 
@@ -110,6 +111,21 @@ async def test_a_batch_becomes_an_arrow_batch_with_its_columns(autojump_clock: o
                 for each in expected
             ]
             assert arrow.schema.types == [pa.int64()] * 5 + [pa.binary()]
+
+
+def test_keys_and_headers_are_columns_of_arrow_on_request() -> None:
+    records = [
+        RecordWithAttributes(DLSN(1, 0, 0), 1, b"x", 0, b"k", (("a", b"1"), ("b", b""))),
+        Record(DLSN(1, 0, 1), 2, b"y", 1),
+    ]
+    for batch, expected in [(RecordBatch.of(records), records), (RecordBatch(), [])]:
+        arrow = batch.to_arrow(attributes=True)
+        arrow.validate(full=True)
+        assert arrow.schema.names == [*batch.to_arrow().schema.names, "key", "headers"]
+        assert arrow["key"].to_pylist() == [each.key for each in expected]
+        assert arrow["headers"].to_pylist() == [
+            [{"key": name, "value": value} for name, value in each.headers.items()] for each in expected
+        ]
 
 
 async def test_arrow_without_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,13 @@ def last_of_each_key(place: Place, wanted: Wanted) -> list[Row]:
             for record in batch:
                 at = record.dlsn
                 order = (generation, at.segment_seqno, at.entry_id, at.slot_id)
-                last[int(record.payload) % KEYS] = (*order, record.txid, record.payload)
+                last[int(record.payload) % KEYS] = (
+                    *order,
+                    record.txid,
+                    record.payload,
+                    record.key,
+                    [*record.headers.items()],
+                )
     return sorted(last.values())
 
 
@@ -92,6 +98,20 @@ def compact(namespace: Namespace, into: str, **options: Any) -> Snapshot:
         **options,
     }
     return Compaction(**chosen).do()
+
+
+@pytest.mark.slow
+def test_the_records_of_a_snapshot_keep_their_keys_and_headers(namespace: Namespace) -> None:
+    with namespace.open_writer("prices", create=True) as writer:
+        for number in range(20):
+            attributes: dict[str, Any] = {"key": b"k%d" % number, "headers": {"n": b"%d" % number}}
+            writer.append(b"%d" % number, **(attributes if number % 2 else {}))
+    compact(namespace, "s1")
+    with namespace.open_reader("s1", follow=False) as reader:
+        assert [(int(each.payload), each.key, dict(each.headers)) for each in reader] == [
+            (number, b"k%d" % number, {"n": b"%d" % number}) if number % 2 else (number, None, {})
+            for number in range(15, 20)
+        ]
 
 
 def numbers(namespace: Namespace, log: str) -> list[int]:
@@ -238,7 +258,7 @@ def test_rows_out_of_order_are_refused(namespace: Namespace) -> None:
     plan = namespace.batches.begin(["s1"])
     assert plan is not None
     target = WriteTarget(place=Place(uri=namespace.uri), into="s1", plan=plan)
-    rows: list[Row] = [(1, 1, number, 0, number, b"x") for number in range(4)]
+    rows: list[Row] = [(1, 1, number, 0, number, b"x", None, []) for number in range(4)]
     assert write_rows(target, 0, []) is None
     with pytest.raises(PipelineError, match="not in order"):
         write_rows(target, 0, [rows[1], rows[0]])
