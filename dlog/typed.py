@@ -1,13 +1,17 @@
 """Typed records: classes of attrs, dataclasses and models of pydantic as payloads, with versions.
 
-Inside: the registry of classes, their payloads, the steps from older versions to newer ones.
+Inside: the registry of classes, their payloads and headers, the steps from older versions to newer ones.
 Not inside: writing and reading records.
 Always: a payload of an unknown class, or of a newer version, is an error; it never becomes a value with
-fields left out.
+fields left out. The payload says its type and version, with or without headers.
 
 A payload is one JSON object in UTF-8, so that every language reads it:
 
     {"type": "order", "version": 2, "data": {"id": 7, "amount": 1200, "currency": "EUR"}}
+
+Where a log takes headers, ``schema`` and ``schema-version`` say the same (``order`` and ``2``, as text), so
+that a reader chooses records without parsing them. A payload that another program wrote under these headers
+may be ``data`` alone. Headers and a payload that contradict each other are an error.
 
 It needs the extra ``typed`` (cattrs), which turns fields into JSON and back: numbers, text, enums, dates,
 decimal numbers, lists, dictionaries, and other such classes. A decimal number is text in JSON, so that no
@@ -18,14 +22,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import attrs
 
 from dlog.errors import DLogError
-from dlog.format.record import Record
+from dlog.format.record import NO_HEADERS, Record
+from ledger.payloads import as_payload
 from namespace.dlsn import DLSN
 
 try:
@@ -35,10 +41,16 @@ except ImportError as exc:
         "dlog.typed needs cattrs; install the extra: pip install '.[typed]' in a checkout of DLog"
     ) from exc
 
+Buffer = bytes | bytearray | memoryview
+Headers = Mapping[str, Buffer]
 C = TypeVar("C")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 
 ENVELOPE = {"type", "version", "data"}
+SCHEMA_HEADER, VERSION_HEADER = "schema", "schema-version"
+_VERSION = re.compile(rb"[1-9][0-9]{0,99}")
 SHOWN_BYTES_MAX = 80  # of a payload in an error
 
 
@@ -59,6 +71,61 @@ class Typed:
 
     record: Record
     value: Any
+
+    @property
+    def key(self) -> bytes | None:
+        """The key of the record; None without one."""
+        return self.record.key
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        """The headers of the record, in order, with those of its schema; read-only."""
+        return self.record.headers
+
+
+class _TakesHeaders(Protocol):
+    @property
+    def keys_and_headers(self) -> bool: ...
+
+
+class Appends(_TakesHeaders, Protocol[R_co]):
+    """A ``LogWriter`` of ``dlog``, ``dlog.aio`` or ``dlog.blocking``, for ``Registry.append``."""
+
+    def append(
+        self,
+        payload: bytes,
+        *,
+        txid: int | None = None,
+        key: Buffer | None = None,
+        headers: Headers | None = None,
+    ) -> R_co: ...
+
+
+class Submits(_TakesHeaders, Protocol[R_co]):
+    """A ``LogWriter`` of ``dlog``, ``dlog.aio`` or ``dlog.blocking``, for ``Registry.submit``."""
+
+    def submit(
+        self,
+        payload: bytes,
+        *,
+        txid: int | None = None,
+        key: Buffer | None = None,
+        headers: Headers | None = None,
+    ) -> R_co: ...
+
+
+class AppendsMany(_TakesHeaders, Protocol[R_co]):
+    """A ``LogWriter`` of ``dlog``, ``dlog.aio`` or ``dlog.blocking``, for ``Registry.append_many``."""
+
+    def append_many(
+        self,
+        payloads: Iterable[bytes],
+        *,
+        txids: Iterable[int] | None = None,
+        atomic: bool = False,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers | None] | None = None,
+    ) -> R_co: ...
 
 
 @attrs.frozen
@@ -83,7 +150,7 @@ class Registry:
         def add_currency(data):
             return {**data, "currency": "EUR"}
 
-        await log.append(registry.encode(Order(7, 1200, "EUR")))
+        await registry.append(log, Order(7, 1200, "EUR"), key=b"customer-7")
 
     Args:
         converter: A converter of cattrs with hooks of the application; None: that of ``strict_converter``. It
@@ -155,9 +222,7 @@ class Registry:
         Raises:
             TypedRecordError: Its class is not registered, or a field could not be read again.
         """
-        name = self._names.get(type(value))
-        if name is None:
-            raise TypedRecordError(f"{type(value).__qualname__} is not registered; see Registry.register")
+        name = self._name_of(value)
         try:
             data = self._converter.unstructure(value)
             payload = json.dumps(
@@ -172,14 +237,104 @@ class Registry:
             self.decode(payload)
         return payload
 
-    def decode(self, payload: bytes) -> Any:
-        """The value of a payload, in the newest version of its class.
+    def headers(self, value: Any, others: Headers | None = None) -> dict[str, bytes]:
+        """The headers ``schema`` and ``schema-version`` of a value, then the others in their order.
+
+        If the others have these two, as headers of another record that are passed on, those of the value
+        replace them.
 
         Raises:
-            TypedRecordError: It is no typed record, its type is not registered, its version is newer than the
-                registered one or has no step to it, or its fields do not fit.
+            TypedRecordError: Its class is not registered.
+            TypeError: The content of a header is no buffer.
         """
-        name, version, data = _opened(payload)
+        name = self._name_of(value)
+        version = self._by_name[name].version
+        own = {SCHEMA_HEADER: name.encode(), VERSION_HEADER: b"%d" % version}
+        rest = {each: as_payload(content) for each, content in (others or {}).items() if each not in own}
+        return own | rest
+
+    def append(
+        self,
+        log: Appends[R],
+        value: Any,
+        *,
+        txid: int | None = None,
+        key: Buffer | None = None,
+        headers: Headers | None = None,
+    ) -> R:
+        """Append a value, with the headers of its schema if the log takes headers; see ``LogWriter.append``.
+
+        It returns what ``log.append`` does: with ``dlog`` and ``dlog.aio``, ``await`` it.
+
+        Raises:
+            TypedRecordError: As ``encode``. Nothing was written.
+            The errors of ``LogWriter.append``.
+        """
+        payload = self.encode(value)
+        return log.append(payload, txid=txid, key=key, headers=self._headers(log, value, headers))
+
+    def submit(
+        self,
+        log: Submits[R],
+        value: Any,
+        *,
+        txid: int | None = None,
+        key: Buffer | None = None,
+        headers: Headers | None = None,
+    ) -> R:
+        """As ``append``, by ``LogWriter.submit``; it returns what that does."""
+        payload = self.encode(value)
+        return log.submit(payload, txid=txid, key=key, headers=self._headers(log, value, headers))
+
+    def append_many(
+        self,
+        log: AppendsMany[R],
+        values: Iterable[Any],
+        *,
+        txids: Iterable[int] | None = None,
+        atomic: bool = False,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers | None] | None = None,
+    ) -> R:
+        """As ``append``, by ``LogWriter.append_many``; all values are encoded before the first is written.
+
+        Args:
+            keys, headers: One for each value; None for a record without.
+
+        Raises:
+            ValueError: There are not as many headers as values. Nothing was written.
+        """
+        values = list(values)
+        payloads = [self.encode(value) for value in values]
+        given = [None] * len(values) if headers is None else list(headers)
+        if len(given) != len(values):
+            raise ValueError(f"{len(values)} values: give one mapping of headers for each")
+        pairs = zip(values, given, strict=True)
+        all_headers = [self._headers(log, value, each) for value, each in pairs]
+        return log.append_many(payloads, txids=txids, atomic=atomic, keys=keys, headers=all_headers)
+
+    def _headers(self, log: _TakesHeaders, value: Any, others: Headers | None) -> Headers | None:
+        return self.headers(value, others) if log.keys_and_headers else others
+
+    def _name_of(self, value: Any) -> str:
+        name = self._names.get(type(value))
+        if name is None:
+            raise TypedRecordError(f"{type(value).__qualname__} is not registered; see Registry.register")
+        return name
+
+    def decode(self, payload: bytes, headers: Mapping[str, bytes] = NO_HEADERS) -> Any:
+        """The value of a payload, in the newest version of its class.
+
+        Args:
+            headers: Of the record. If they have ``schema`` and ``schema-version``, the payload may be
+                the fields alone.
+
+        Raises:
+            TypedRecordError: It is no typed record, its headers say another type or version than its payload,
+                its type is not registered, its version is newer than the registered one or has no step to it,
+                or its fields do not fit.
+        """
+        name, version, data = _opened(payload, headers)
         entry = self._by_name.get(name)
         if entry is None:
             known = ", ".join(sorted(self._by_name)) or "none"
@@ -219,7 +374,7 @@ class Registry:
 
     def _typed(self, record: Record) -> Typed:
         try:
-            return Typed(record, self.decode(bytes(record.payload)))
+            return Typed(record, self.decode(bytes(record.payload), record.headers))
         except TypedRecordError as exc:
             raise TypedRecordError(exc.problem, record.dlsn) from exc
 
@@ -257,11 +412,15 @@ def _checked(kind: type, allowed: tuple[type, ...]) -> Callable[[object, type], 
     return structure
 
 
-def _opened(payload: bytes) -> tuple[str, int, dict[str, Any]]:
+def _opened(payload: bytes, headers: Mapping[str, bytes]) -> tuple[str, int, dict[str, Any]]:
+    """The type, the version and the fields that headers and payload say together."""
+    named = _named(headers)
     try:
         envelope = json.loads(payload)
     except (ValueError, RecursionError):
         envelope = None
+    if named is not None and isinstance(envelope, dict) and envelope.keys() != ENVELOPE:
+        return *named, envelope
     if not isinstance(envelope, dict) or envelope.keys() != ENVELOPE:
         shown = payload[:SHOWN_BYTES_MAX]
         raise TypedRecordError(
@@ -276,7 +435,29 @@ def _opened(payload: bytes) -> tuple[str, int, dict[str, Any]]:
         or not isinstance(data, dict)
     ):
         raise TypedRecordError("its type, version or data has the wrong kind")
+    if named is not None and named != (name, version):
+        # Neither is taken: a step from the wrong version would change the fields in silence.
+        raise TypedRecordError(
+            f"its headers say type {named[0]!r}, version {named[1]}, but its payload says type {name!r},"
+            f" version {version}"
+        )
     return name, version, data
+
+
+def _named(headers: Mapping[str, bytes]) -> tuple[str, int] | None:
+    """The type and the version in the headers; None if one of the two is not there."""
+    schema, version = headers.get(SCHEMA_HEADER), headers.get(VERSION_HEADER)
+    if schema is None or version is None:
+        return None
+    try:
+        if _VERSION.fullmatch(version) is not None:
+            return schema.decode(), int(version)
+    except UnicodeDecodeError:
+        pass
+    raise TypedRecordError(
+        f"its headers {SCHEMA_HEADER!r} and {VERSION_HEADER!r} are no type and version:"
+        f" {schema[:SHOWN_BYTES_MAX]!r}, {version[:SHOWN_BYTES_MAX]!r}"
+    )
 
 
 def _reasons(exc: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import datetime
 import enum
@@ -17,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dlog
+import dlog.aio
 import dlog.blocking
-from dlog.typed import Registry, TypedRecordError
+from dlog.typed import Registry, Typed, TypedRecordError
 
 
 class State(enum.Enum):
@@ -326,3 +328,119 @@ def test_a_model_that_json_cannot_hold_is_not_written() -> None:
     made.register("raw")(Raw)
     with pytest.raises(TypedRecordError, match="cannot be written as JSON"):
         made.encode(Raw(data=b"\xff"))
+
+
+OWN = {"schema": b"price", "schema-version": b"1"}
+Written = list[tuple[Any, bytes | None, dict[str, bytes]]]
+WRITTEN: Written = [
+    (Price(1, "EUR"), b"k", {**OWN, "a": b"1"}),
+    (Price(2, "EUR"), None, OWN),
+    (Price(3, "EUR"), b"k3", {**OWN, "a": b"3"}),
+    (Price(4, "EUR"), None, OWN),
+]
+
+
+def shown(typed: list[Typed]) -> Written:
+    return [(each.value, each.key, dict(each.headers)) for each in typed]
+
+
+@pytest.mark.slow
+async def test_typed_appends_add_the_headers_of_the_schema_to_those_of_the_caller(tmp_path: Path) -> None:
+    made = prices(1)
+    async with dlog.open_namespace(tmp_path.as_uri()) as namespace:
+        async with namespace.open_writer("prices", create=True) as log:
+            await made.append(log, Price(1, "EUR"), key=b"k", headers={"a": b"1"})
+            await made.submit(log, Price(2, "EUR"))
+            await made.append_many(
+                log, [Price(3, "EUR"), Price(4, "EUR")], keys=[b"k3", None], headers=[{"a": b"3"}, None]
+            )
+            with pytest.raises(ValueError, match="one mapping of headers"):
+                await made.append_many(log, [Price(5, "EUR")], headers=[])
+            with pytest.raises(TypedRecordError, match="Item is not registered"):
+                await made.append_many(log, [Price(5, "EUR"), Item("tee", 1)])
+        async with namespace.open_reader("prices", follow=False) as reader:
+            found = [each async for each in made.values(reader)]
+    assert shown(found) == WRITTEN
+    assert [each.record.payload for each in found] == [made.encode(each.value) for each in found]
+
+
+@pytest.mark.slow
+def test_typed_appends_of_asyncio_and_of_threads_do_the_same(tmp_path: Path) -> None:
+    made = prices(1)
+    many: dict[str, Any] = {"keys": [b"k3", None], "headers": [{"a": b"3"}, None]}
+    with dlog.blocking.open_namespace(f"{tmp_path.as_uri()}/1") as blocking:
+        with blocking.open_writer("prices", create=True) as log:
+            made.append(log, Price(1, "EUR"), key=b"k", headers={"a": b"1"})
+            made.submit(log, Price(2, "EUR")).result()
+            made.append_many(log, [Price(3, "EUR"), Price(4, "EUR")], **many)
+        with blocking.open_reader("prices", follow=False) as reader:
+            assert shown(list(made.values_of(reader))) == WRITTEN
+
+    async def in_asyncio() -> list[Typed]:
+        async with dlog.aio.open_namespace(f"{tmp_path.as_uri()}/2") as namespace:
+            async with namespace.open_writer("prices", create=True) as log:
+                await made.append(log, Price(1, "EUR"), key=b"k", headers={"a": b"1"})
+                await made.submit(log, Price(2, "EUR"))
+                await made.append_many(log, [Price(3, "EUR"), Price(4, "EUR")], **many)
+            async with namespace.open_reader("prices", follow=False) as reader:
+                return [each async for each in made.values(reader)]
+
+    assert shown(asyncio.run(in_asyncio())) == WRITTEN
+
+
+@pytest.mark.slow
+def test_a_log_without_headers_gets_the_payload_alone(tmp_path: Path) -> None:
+    made = prices(1)
+    shared = dlog.NamespaceConfig(shared_with_java=True)
+    with dlog.blocking.open_namespace(tmp_path.as_uri(), config=shared) as namespace:
+        with namespace.open_writer("prices", create=True) as log:
+            made.append(log, Price(1, "EUR"))
+            made.submit(log, Price(2, "EUR")).result()
+            made.append_many(log, [Price(3, "EUR")])
+            with pytest.raises(dlog.ConfigError, match="keys_and_headers=True"):
+                made.append(log, Price(4, "EUR"), key=b"k")
+        with namespace.open_reader("prices", follow=False) as reader:
+            found = list(made.values_of(reader))
+    assert shown(found) == [(Price(number, "EUR"), None, {}) for number in (1, 2, 3)]
+    assert found[0].record.payload == (b'{"type":"price","version":1,"data":{"amount":1,"currency":"EUR"}}')
+
+
+def test_headers_that_are_passed_on_do_not_replace_those_of_the_value() -> None:
+    passed_on = {"schema": b"order", "a": b"1", "schema-version": b"7"}
+    assert list(prices(2).headers(Price(1, "EUR"), passed_on).items()) == [
+        ("schema", b"price"),
+        ("schema-version", b"2"),
+        ("a", b"1"),
+    ]
+    with pytest.raises(TypedRecordError, match="Item is not registered"):
+        prices(2).headers(Item("tee", 1))
+
+
+def test_headers_say_the_schema_of_a_payload_that_is_the_fields_alone() -> None:
+    made = prices(2)
+    made.upgrade("price", from_version=1)(lambda data: {**data, "currency": "EUR"})
+    bare = b'{"amount":1}'
+    assert made.decode(bare, OWN) == Price(1, "EUR")
+    for headers in ({}, {"schema": b"price"}, {"schema-version": b"1"}):
+        with pytest.raises(TypedRecordError, match="no typed record"):
+            made.decode(bare, headers)
+    with pytest.raises(TypedRecordError, match="no typed record"):
+        made.decode(b"[1]", OWN)
+    with pytest.raises(TypedRecordError, match="knows versions up to 2"):
+        made.decode(bare, {**OWN, "schema-version": b"3"})
+    with pytest.raises(TypedRecordError, match="its type is 'cost'"):
+        made.decode(bare, {**OWN, "schema": b"cost"})
+    for wrong in ({"schema-version": b"0"}, {"schema-version": b"1.0"}, {"schema": b"\xff"}):
+        with pytest.raises(TypedRecordError, match="are no type and version"):
+            made.decode(bare, OWN | wrong)
+
+
+def test_headers_that_contradict_the_payload_are_an_error() -> None:
+    made = prices(2)
+    made.upgrade("price", from_version=1)(lambda data: {**data, "currency": "EUR"})
+    payload = made.encode(Price(1, "CHF"))
+    assert made.decode(payload, made.headers(Price(1, "CHF"))) == Price(1, "CHF")
+    assert made.decode(payload, {"schema": b"avro:7"}) == Price(1, "CHF"), "a header of something else"
+    for stale in (OWN, {**OWN, "schema": b"cost"}):
+        with pytest.raises(TypedRecordError, match="but its payload says type 'price', version 2"):
+            made.decode(payload, stale)
