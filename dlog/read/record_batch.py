@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, overload
 
 from dlog.errors import ConfigError
-from dlog.format.record import NO_HEADERS, Record
+from dlog.format.record import NO_HEADERS, Record, RecordWithSealedAttributes
 from dlog.read.columns import RecordRun, runs_of
 from namespace.dlsn import DLSN
 
@@ -162,6 +162,15 @@ class RecordBatch(Sequence[Record]):
         return any(each.attributed for each in self._runs)
 
     @property
+    def has_sealed_attributes(self) -> bool:
+        """True if the reader had not the key to decrypt the key and headers of a record, which has some."""
+        return any(
+            isinstance(record, RecordWithSealedAttributes)
+            for each in self._runs
+            for record in each.attributed.values()
+        )
+
+    @property
     def payload_bytes(self) -> int:
         """The size of all payloads."""
         return sum(each.stop - each.starts[0] - each.gap * (len(each) - 1) for each in self._runs)
@@ -201,9 +210,12 @@ class RecordBatch(Sequence[Record]):
         payload = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
         columns["payload"] = pa.Array.from_buffers(pa.binary(), len(self), payload)
         if attributes:
-            columns["key"] = pa.array(self.keys(), pa.binary())
+            keys: list[bytes | None] = [None] * len(self)
+            headers: list[list[tuple[str, bytes]]] = [[]] * len(self)
+            if self.has_attributes:
+                keys, headers = self.keys(), [list(each.items()) for each in self.headers()]
             item = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-            headers = [list(each.items()) for each in self.headers()]
+            columns["key"] = pa.array(keys, pa.binary())
             columns["headers"] = pa.array(headers, pa.list_(pa.field("element", item)))
         return pa.RecordBatch.from_pydict(columns)
 

@@ -54,7 +54,10 @@ def test_archive_and_log_are_one_table_while_the_log_is_archived_truncated_and_w
     code, found = pipeline("archive", "orders", "--into", str(into), "--uri", orders.uri)
     assert (code, found["records"], found["truncated_before"]) == (0, 700, None)
     both = read()
-    assert both.columns == ["stream", "segment", "entry", "slot", "txid", "payload", "sequence"]
+    assert both.columns == [
+        *("stream", "segment", "entry", "slot", "txid"),
+        *("payload", "sequence", "key", "headers"),
+    ]
     assert everything(both) == orders.written  # all is in the archive and in the log, and once in the table
     orders.append(200)
     assert everything(read()) == orders.written
@@ -91,6 +94,28 @@ def test_archive_and_log_are_one_table_while_the_log_is_archived_truncated_and_w
     (into / str(read_manifest(into).segments[2].file)).unlink()
     with pytest.raises(ArchiveDamagedError, match="missing"):
         archived_table(spark, archive=into)
+
+
+def test_the_table_of_archive_and_log_has_keys_and_headers(
+    spark: SparkSession, orders: Orders, tmp_path: Path
+) -> None:
+    expected = []
+    for name in ("archived", "live"):
+        with orders.namespace.open_writer("keyed", create=True) as writer:
+            writer.append_many(
+                [b"1", b"2"], keys=[None, name.encode()], headers=[{"of": name.encode()}, None]
+            )
+        expected += [(None, {"of": name.encode()}), (name.encode(), {})]
+        if name == "archived":
+            archive(spark, orders.uri, "keyed", into=tmp_path / "archive", truncate=True)
+    rows = table(spark, orders.uri, "keyed", archive=tmp_path / "archive").sort("sequence").collect()
+    assert [
+        (
+            None if row.key is None else bytes(row.key),
+            {item.key: bytes(item.value) for item in row.headers},
+        )
+        for row in rows
+    ] == expected
 
 
 def test_the_table_of_archive_and_log_is_written_to_files_once(

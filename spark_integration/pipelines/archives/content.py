@@ -10,19 +10,27 @@ Source: our own; docs/pipelines.md.
 from __future__ import annotations
 
 import hashlib
+from struct import Struct
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dlog.format.attributes import encode_attributes
 from spark_integration.errors import ArchiveDamagedError
 from spark_integration.pipelines.archives.manifest import Content
 
+_NUMBERS = Struct(">QI")
 NUMBERS = ("segment", "entry", "slot", "txid", "sequence")
 SCHEMA = pa.schema([*(pa.field(name, pa.int64()) for name in NUMBERS), pa.field("payload", pa.binary())])
+_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+FILE_SCHEMA = SCHEMA.append(pa.field("key", pa.binary())).append(
+    pa.field("headers", pa.list_(pa.field("element", _HEADER)))
+)
+"""With the key and the headers of each record, null and empty without; older files have ``SCHEMA``."""
 
 
 class ContentCheck:
-    """Takes the rows of one segment in order, as batches with ``SCHEMA``."""
+    """Takes the rows of one segment in order, as batches with ``FILE_SCHEMA`` or ``SCHEMA``."""
 
     def __init__(self, segment: int) -> None:
         self._segment = segment
@@ -30,6 +38,8 @@ class ContentCheck:
         self._first: tuple[int, int] | None = None
         self._last = (-1, -1)
         self._first_txid = self._last_txid = -1
+        self._attributes = hashlib.sha256()
+        self._has_attributes = False
         self._digests = {name: hashlib.sha256() for name in (*NUMBERS, "length", "payload")}
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -40,7 +50,8 @@ class ContentCheck:
         """
         if not len(rows):
             return
-        if not rows.schema.equals(SCHEMA) or any(column.null_count for column in rows.columns):
+        is_known = rows.schema.equals(SCHEMA) or rows.schema.equals(FILE_SCHEMA)
+        if not is_known or any(column.null_count for column in rows.columns[: len(SCHEMA)]):
             raise self._damaged(f"has columns {rows.schema.names}, or a null")
         entries, slots = rows.column("entry"), rows.column("slot")
         if set(pc.min_max(rows.column("segment")).as_py().values()) != {self._segment}:
@@ -52,6 +63,8 @@ class ContentCheck:
             self._first, self._first_txid = first, rows.column("txid")[0].as_py()
         self._last = (entries[-1].as_py(), slots[-1].as_py())
         self._last_txid = rows.column("txid")[-1].as_py()
+        if len(rows.columns) > len(SCHEMA):
+            self._add_attributes(rows.column("key"), rows.column("headers"))
         self._records += len(rows)
         for name in NUMBERS:
             self._digests[name].update(_numbers(rows.column(name)))
@@ -59,12 +72,27 @@ class ContentCheck:
         self._digests["length"].update(_numbers(pc.cast(pc.binary_length(payloads), pa.int64())))
         self._digests["payload"].update(_bytes(payloads))
 
+    def _add_attributes(self, keys: pa.Array, headers: pa.Array) -> None:
+        """Take those of the records that have any, each with the number of its record in the segment."""
+        lengths = pc.fill_null(pc.list_value_length(headers), 0)
+        having = pc.or_(pc.is_valid(keys), pc.greater(lengths, 0))
+        for at in pc.indices_nonzero(having).to_pylist():
+            try:
+                items = {item["key"]: item["value"] for item in headers[at].as_py() or ()}
+                encoded = encode_attributes(keys[at].as_py(), items) or b""
+            except (TypeError, ValueError) as exc:
+                raise self._damaged(f"has a key or headers that no record has ({exc})") from None
+            self._attributes.update(_NUMBERS.pack(self._records + at, len(encoded)) + encoded)
+            self._has_attributes = True
+
     @property
     def content(self) -> Content | None:
         """The count, the bounds and the digest of the rows so far; None if there was no row."""
         if self._first is None:
             return None
         whole = hashlib.sha256(b"".join(digest.digest() for digest in self._digests.values()))
+        if self._has_attributes:  # a segment without has the digest that it has in older archives
+            whole.update(self._attributes.digest())
         return Content(
             records=self._records,
             first=self._first,

@@ -67,9 +67,9 @@ def restore(
 ) -> RestoreResult:
     """Restore a log from an archive into a new or an empty log.
 
-    Records keep their payloads, transaction ids and order; they get new positions. A call that failed, was
-    cancelled or died is repeated as it was: it continues with what is missing. If the archive has grown
-    since, its new segments are restored too.
+    Records keep their payloads, keys, headers, transaction ids and order; they get new positions. A call that
+    failed, was cancelled or died is repeated as it was: it continues with what is missing. If the archive has
+    grown since, its new segments are restored too.
 
     Args:
         archive: The directory of the archive, or its ``file:`` URI.
@@ -102,7 +102,10 @@ def restore_segment(task: RestoreSegment) -> DetachedSegment | None:
         with namespace.batches.open_segment(task.plan, log.stream) as segment:
             # If a row is wrong, this ends with an error, and so does the block, which gives the segment up.
             for rows in read_segment(task.source):
-                segment.append_many(rows.column("payload").to_pylist(), txids=_ids(rows))
+                keys, headers = _keys_and_headers(rows)
+                segment.append_many(
+                    rows.column("payload").to_pylist(), txids=_ids(rows), keys=keys, headers=headers
+                )
         return segment.result
 
     return with_namespace(log.uri, log.options, write)
@@ -111,6 +114,17 @@ def restore_segment(task: RestoreSegment) -> DetachedSegment | None:
 def _ids(rows: pa.RecordBatch) -> list[int]:
     ids: list[int] = rows.column("txid").to_pylist()
     return ids
+
+
+def _keys_and_headers(
+    rows: pa.RecordBatch,
+) -> tuple[list[bytes | None], list[dict[str, bytes]]] | tuple[None, None]:
+    if "key" not in rows.schema.names:  # of an older archive
+        return None, None
+    headers = rows.column("headers").to_pylist()
+    return rows.column("key").to_pylist(), [
+        {item["key"]: item["value"] for item in each or ()} for each in headers
+    ]
 
 
 class RestoreRun:

@@ -22,7 +22,7 @@ import dlog
 from spark_integration.arrow import BATCH_RECORDS_MAX
 from spark_integration.client import NamedLog, with_namespace
 from spark_integration.errors import ArchiveDamagedError, PipelineError, RangeUnreadableError
-from spark_integration.pipelines.archives.content import SCHEMA, ContentCheck
+from spark_integration.pipelines.archives.content import FILE_SCHEMA, ContentCheck
 from spark_integration.pipelines.archives.directory import ArchiveDirectory, sync_directory
 from spark_integration.pipelines.archives.manifest import ArchivedSegment
 from spark_integration.pipelines.archives.plan import PlannedSegment
@@ -54,7 +54,7 @@ def write_segment(task: WriteSegment) -> ArchivedSegment:
 
     Raises:
         dlog.DLogError: A record cannot be read, or was truncated meanwhile.
-        PipelineError: A record has a key or headers.
+        PipelineError: The key and the headers of a record are encrypted, and no keys were given.
     """
     about = task.planned.description
     name: str | None = None
@@ -64,7 +64,7 @@ def write_segment(task: WriteSegment) -> ArchivedSegment:
         name = f"{task.attempt}/segment-{about.segment_seqno:010d}-{secrets.token_hex(4)}.parquet"
         path = task.directory.path / name
         with path.open("xb") as file:
-            with pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
+            with pq.ParquetWriter(file, FILE_SCHEMA, compression="zstd") as writer:
                 for table in _row_groups(task, check):
                     writer.write_table(table, row_group_size=max(1, len(table)))
             file.flush()
@@ -88,10 +88,11 @@ def _row_groups(task: WriteSegment, check: ContentCheck) -> Iterator[pa.Table]:
     gathered: list[pa.RecordBatch] = []
     size = 0
     for batch in _batches(task):
-        if batch.has_attributes:
+        if batch.has_sealed_attributes:
             raise PipelineError(
-                f"log {task.log.stream!r} in {task.log.uri}: a record from {batch.first_dlsn} on has a key or"
-                " headers, which an archive cannot hold; nothing was truncated. Copy the log instead"
+                f"log {task.log.stream!r} in {task.log.uri}: a record from {batch.first_dlsn} on has an"
+                " encrypted key or headers, which would be lost; nothing was truncated. Give the option"
+                " keyFile"
             )
         rows = _rows(batch)
         check.add(rows)
@@ -128,9 +129,9 @@ def _batches(task: WriteSegment) -> Iterator[dlog.RecordBatch]:
 
 
 def _rows(batch: dlog.RecordBatch) -> pa.RecordBatch:
-    columns = batch.to_arrow()
-    names = ["segment", "entry", "slot", "txid", "sequence_id", "payload"]
-    return pa.RecordBatch.from_arrays([columns.column(name) for name in names], schema=SCHEMA)
+    columns = batch.to_arrow(attributes=True)
+    names = ["segment", "entry", "slot", "txid", "sequence_id", "payload", "key", "headers"]
+    return pa.RecordBatch.from_arrays([columns.column(name) for name in names], schema=FILE_SCHEMA)
 
 
 def read_segment(task: ReadSegment) -> Iterator[pa.RecordBatch]:

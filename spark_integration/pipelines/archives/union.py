@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import lit
+from pyspark.sql.functions import array, coalesce, lit
 
 from spark_integration.client import with_namespace
 from spark_integration.errors import PipelineError
@@ -22,7 +22,8 @@ from spark_integration.pipelines.archives.manifest import Manifest
 from spark_integration.pipelines.archives.plan import check_joined
 
 _FILE_COLUMNS = "segment BIGINT, entry BIGINT, slot BIGINT, txid BIGINT, sequence BIGINT, payload BINARY"
-COLUMNS = ["stream", "segment", "entry", "slot", "txid", "payload", "sequence"]
+_ATTRIBUTES = "key BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"  # not in older files
+COLUMNS = ["stream", "segment", "entry", "slot", "txid", "payload", "sequence", "key", "headers"]
 _GLOB = set("*?[]{}\\")
 
 
@@ -36,9 +37,9 @@ def table(
 ) -> DataFrame:
     """All records of a log, from its archive and from the log itself, up to the log's present end.
 
-    The columns are those of the data source with ``includeSequence``. The rows have no order; sort by
-    ``segment, entry, slot`` or by ``sequence``. Every action on the DataFrame reads the same records, or
-    fails: if the log is truncated beyond its archive later, make the table again.
+    The columns are those of the data source with ``includeSequence`` and ``includeHeaders``. The rows have no
+    order; sort by ``segment, entry, slot`` or by ``sequence``. Every action on the DataFrame reads the same
+    records, or fails: if the log is truncated beyond its archive later, make the table again.
 
     Args:
         spark: A session with the data source (``spark_integration.register``).
@@ -59,7 +60,15 @@ def table(
     following = [(manifest.last_segment or 0) + 1, -1, -1] if manifest.segments else "earliest"
     live = (
         spark.read.format("dlog")
-        .options(**{**(options or {}), "uri": uri, "stream": log, "includeSequence": "true"})
+        .options(
+            **{
+                **(options or {}),
+                "uri": uri,
+                "stream": log,
+                "includeSequence": "true",
+                "includeHeaders": "true",
+            }
+        )
         .option("startingOffsets", str(following))
         .load()
     )
@@ -78,7 +87,9 @@ def archived_table(spark: SparkSession, *, archive: str | Path) -> DataFrame:
     found = _archived(spark, directory, manifest)
     if found is None:
         found = (
-            spark.createDataFrame([], _FILE_COLUMNS).withColumn("stream", lit(manifest.log)).select(COLUMNS)
+            spark.createDataFrame([], f"{_FILE_COLUMNS}, {_ATTRIBUTES}")
+            .withColumn("stream", lit(manifest.log))
+            .select(COLUMNS)
         )
     return found
 
@@ -102,5 +113,6 @@ def _archived(spark: SparkSession, directory: ArchiveDirectory, manifest: Manife
     files = [f"file://{directory.path / name}" for name in sorted(manifest.files)]  # Spark decodes nothing
     # A session may be set to leave out such files, which would be a silent gap.
     strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-    rows = spark.read.schema(_FILE_COLUMNS).options(**strict).parquet(*files)
+    rows = spark.read.schema(f"{_FILE_COLUMNS}, {_ATTRIBUTES}").options(**strict).parquet(*files)
+    rows = rows.withColumn("headers", coalesce("headers", array().cast(rows.schema["headers"].dataType)))
     return rows.withColumn("stream", lit(manifest.log)).select(COLUMNS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -17,9 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import dlog
+import dlog.blocking
+from dlog.encryption import KeyFile
 from spark_integration.errors import ArchiveDamagedError, ArchiveGapError, PipelineError
 from spark_integration.pipelines import Progress
 from spark_integration.pipelines.archives import read_manifest
+from spark_integration.pipelines.archives.content import SCHEMA
 from spark_integration.pipelines.archives.directory import ArchiveDirectory
 from spark_integration.pipelines.archives.manifest import ManifestPart
 from spark_integration.pipelines.archives.segment_files import ReadSegment, read_segment
@@ -350,10 +354,77 @@ def test_an_archive_is_in_a_directory_that_all_see(orders: ArchivedLog) -> None:
         read_manifest(orders.archive)
 
 
-def test_a_log_with_keys_or_headers_is_not_archived(orders: ArchivedLog) -> None:
+def attributes_of(
+    namespace: dlog.blocking.Namespace, log: str
+) -> list[tuple[bytes | None, dict[str, bytes]]]:
+    with namespace.open_reader(log, follow=False) as reader:
+        return [(record.key, dict(record.headers)) for record in reader]
+
+
+@pytest.mark.slow
+def test_keys_and_headers_are_archived_and_restored(orders: ArchivedLog) -> None:
+    keys, headers = [None, b"k", None, b""], [None, None, {"a": b"1", "b": b""}, {"a": b"2"}]
+    orders.write(3)
     with orders.namespace.open_writer(orders.log) as writer:
+        writer.append_many([b"1", b"2", b"3", b"4"], keys=keys, headers=headers)
+    orders.run(truncate=True)
+    assert rows_of(orders.namespace, orders.log) == []
+    orders.restore("copy")
+    expected = [(key, each or {}) for key, each in zip(keys, headers, strict=True)]
+    assert attributes_of(orders.namespace, "copy") == [(None, {})] * 3 + expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("column", "changed"),
+    [
+        ("key", b"other"),
+        ("key", None),
+        ("headers", [{"key": "a", "value": b"2"}]),
+        ("headers", []),
+        ("headers", [{"key": None, "value": b"1"}]),
+        ("headers", [{"key": "", "value": b"1"}]),
+    ],
+)
+def test_a_file_with_another_key_or_header_is_not_read_back_as_the_segment(
+    orders: ArchivedLog, column: str, changed: object
+) -> None:
+    with orders.namespace.open_writer(orders.log) as writer:
+        writer.append_many([b"1", b"2"], keys=[None, b"k"], headers=[None, {"a": b"1"}])
+    orders.run()
+    (name,) = orders.files()
+    rows = pq.read_table(orders.archive / name)
+    at = rows.schema.get_field_index(column)
+    values = pa.array([rows.column(at)[0].as_py(), changed], rows.schema.field(at).type)
+    pq.write_table(rows.set_column(at, rows.schema.field(at), values), orders.archive / name)
+    (segment,) = read_manifest(orders.archive).segments
+    with pytest.raises(ArchiveDamagedError):
+        list(read_segment(ReadSegment(ArchiveDirectory.at(orders.archive), segment)))
+
+
+@pytest.mark.slow
+def test_a_file_of_an_older_archive_without_keys_and_headers_is_read_back(orders: ArchivedLog) -> None:
+    orders.write(5)
+    orders.run()
+    (name,) = orders.files()
+    pq.write_table(pq.read_table(orders.archive / name).select(SCHEMA.names), orders.archive / name)
+    (segment,) = read_manifest(orders.archive).segments
+    found = list(read_segment(ReadSegment(ArchiveDirectory.at(orders.archive), segment)))
+    assert [payload for rows in found for payload in rows.column("payload").to_pylist()] == [
+        payload for _, payload in orders.rows
+    ]
+
+
+@pytest.mark.slow
+def test_an_encrypted_key_or_header_that_cannot_be_read_is_not_left_out(
+    orders: ArchivedLog, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.touch(0o600)
+    keys.write_text(f"1 {bytes(32).hex()}\n")
+    encrypting = dlog.WriterConfig(encryption=KeyFile(keys))
+    with orders.namespace.open_writer(orders.log, config=encrypting) as writer:
         writer.append_many([b"plain", b"with a key"], keys=[None, b"k"])
-    with pytest.raises(PipelineError, match="key or headers"):
+    with pytest.raises(PipelineError, match="encrypted key or headers"):
         orders.run(truncate=True)
-    with orders.namespace.open_reader(orders.log, follow=False) as reader:
-        assert [record.key for record in reader] == [None, b"k"]
+    assert len(rows_of(orders.namespace, orders.log)) == 2
