@@ -1,7 +1,5 @@
 """The shell of a writer with its machine: failed ledgers, lost sessions, visibility, waiting for capacity."""
 
-# covers: dlog/write/capacity.py
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
