@@ -30,6 +30,8 @@ from dlog.format.record import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_HEADE
 from namespace.dlsn import DLSN
 
 assert RECORD_BYTES_MAX <= ENTRY_BODY_BYTES_MAX  # constants
+# What a record takes in memory besides its bytes: its objects, its id, its places in lists.
+HELD_BYTES = 256
 
 
 class Batch:
@@ -85,6 +87,11 @@ class Batch:
     def is_settled(self) -> bool:
         """True if the outcome of the records is decided. It may be decided as unknown."""
         return self.outcome is not RecordOutcome.PENDING
+
+    @property
+    def held_bytes(self) -> int:
+        """About what the batch takes in memory; ask before it settles, which drops its payloads."""
+        return self.size_bytes + HELD_BYTES * len(self.payloads)
 
     def want(self) -> None:
         """A caller begins to wait for a record of the batch, so it is sent as soon as possible."""
@@ -180,10 +187,10 @@ class Batcher:
         self._on_wanted, self._clock = on_wanted, clock
         self._open = Batch(on_wanted)
         self._cut: deque[Batch] = deque()  # in order, before the open one
-        self.size_bytes = 0  # gathered and not yet taken; 0 only without any batch to take
+        self.held_bytes = 0  # gathered and not yet taken; 0 only without any batch to take
 
     def __bool__(self) -> bool:
-        return self.size_bytes > 0
+        return self.held_bytes > 0
 
     def add(self, payload: bytes, txid: int) -> tuple[Batch, int]:
         """Add one record after the others; return its batch and its slot in the batch."""
@@ -200,7 +207,7 @@ class Batcher:
         batch.payloads.append(payload)
         batch.txids.append(txid)
         batch.size_bytes += size_bytes
-        self.size_bytes += size_bytes
+        self.held_bytes += size_bytes + HELD_BYTES
         if batch.size_bytes >= self._entry_bytes_target:
             self.cut()
         return batch, slot
@@ -224,7 +231,7 @@ class Batcher:
         batch.txids.append(txid)
         batch.attributes.append((slot, attributes))
         batch.size_bytes += size_bytes
-        self.size_bytes += size_bytes
+        self.held_bytes += size_bytes + HELD_BYTES
         if batch.size_bytes >= self._entry_bytes_target:
             self.cut()
         return batch, slot
@@ -267,7 +274,7 @@ class Batcher:
                 batch.payloads += payloads[first:stop]
                 batch.txids += txids[first:stop]
                 batch.size_bytes += size_bytes
-                self.size_bytes += size_bytes
+                self.held_bytes += size_bytes + HELD_BYTES * (stop - first)
                 ranges.append((batch, slot, stop - first))
             if size_bytes >= space or stop < len(payloads):
                 self.cut()
@@ -298,7 +305,7 @@ class Batcher:
         if attributes is not None:
             batch.attributes = [(0, attributes)]
             batch.size_bytes += BLOCK_BYTES + item_bytes(attributes)
-        self.size_bytes += batch.size_bytes
+        self.held_bytes += batch.held_bytes
         self._cut.append(batch)
         return batch
 
@@ -323,7 +330,7 @@ class Batcher:
         if attributes is not None:  # in a batch that was empty
             batch.attributes = [(at, each) for at, each in enumerate(attributes) if each is not None]
         batch.size_bytes += size_bytes
-        self.size_bytes += size_bytes
+        self.held_bytes += size_bytes + HELD_BYTES * len(payloads)
         if batch.size_bytes >= self._entry_bytes_target:
             self.cut()
         return batch, slot, len(payloads)
@@ -335,7 +342,7 @@ class Batcher:
         batch.txids.append(TXID_MAX)
         batch.since_s = self._clock()
         batch.size_bytes = RECORD_HEADER_BYTES
-        self.size_bytes += batch.size_bytes
+        self.held_bytes += batch.held_bytes
         self._cut.append(batch)
         return batch
 
@@ -358,14 +365,14 @@ class Batcher:
             batch, self._open = self._open, Batch(self._on_wanted)
         else:
             return None
-        self.size_bytes -= batch.size_bytes
+        self.held_bytes -= batch.held_bytes
         return batch
 
     def put_back(self, batches: Sequence[Batch]) -> None:
         """Return batches that were taken and not written. They come first again, in this order."""
         for batch in batches:
             assert not batch.is_settled  # settled batches leave the queue
-            self.size_bytes += batch.size_bytes
+            self.held_bytes += batch.held_bytes
         self._cut.extendleft(reversed(batches))
 
     def take_all(self) -> list[Batch]:
@@ -373,7 +380,7 @@ class Batcher:
         self.cut()
         batches = list(self._cut)
         self._cut.clear()
-        self.size_bytes = 0
+        self.held_bytes = 0
         return batches
 
     @property

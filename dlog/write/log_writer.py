@@ -127,7 +127,10 @@ class LogWriter(ProcessBound):
 
     @property
     def bytes_in_flight(self) -> int:
-        """Bytes of submitted records that are neither durable nor failed yet."""
+        """Bytes of submitted records that are neither durable nor failed yet.
+
+        A record counts 276 bytes besides its own: its header, and the objects that hold it.
+        """
         return self._machine.waiting_bytes
 
     @property

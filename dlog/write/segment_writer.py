@@ -218,7 +218,7 @@ class SegmentWriter:
             self._chain_in_flight.append((entry_id, self._next_chain))
 
     def confirmed(self, last_entry_id: int) -> int:
-        """Settle the batches up to this entry: they are durable. Return the number of record bytes freed."""
+        """Settle the batches up to this entry: they are durable. Return the number of bytes freed."""
         freed_bytes = 0
         self.was_wanted = False
         self._lac = max(self._lac, last_entry_id)
@@ -226,7 +226,7 @@ class SegmentWriter:
             _, self.durable_chain = self._chain_in_flight.popleft()
         while self._in_flight and self._in_flight[0].entry_id <= last_entry_id:
             batch = self._in_flight.popleft()
-            freed_bytes += batch.size_bytes
+            freed_bytes += batch.held_bytes
             self.visible_entry_id = batch.lac
             self.was_wanted |= batch.is_wanted
             if batch.txids:

@@ -166,7 +166,7 @@ class WriterMachine:
     @property
     def waiting_bytes(self) -> int:
         """Bytes of records that are neither durable nor failed."""
-        return self._in_flight_bytes + self.batcher.size_bytes
+        return self._in_flight_bytes + self.batcher.held_bytes
 
     @property
     def oldest_pending_s(self) -> float:
@@ -179,12 +179,12 @@ class WriterMachine:
     @property
     def is_full(self) -> bool:
         """True if as many bytes wait to become durable as the configuration allows."""
-        return self._in_flight_bytes + self.batcher.size_bytes >= self._bytes_max
+        return self._in_flight_bytes + self.batcher.held_bytes >= self._bytes_max
 
     @property
     def is_over_limit(self) -> bool:
         """True if the caller should wait for capacity before it submits more."""
-        if self._in_flight_bytes + self.batcher.size_bytes >= self._bytes_max:
+        if self._in_flight_bytes + self.batcher.held_bytes >= self._bytes_max:
             return True
         in_use = self.in_use
         # The ledger keeps a confirmed entry in memory until its slowest replica has it.
@@ -209,7 +209,7 @@ class WriterMachine:
             return
         writer, window = in_use.writer, self._bytes_max
         has_sent = False
-        while batcher.size_bytes and self._in_flight_bytes < window:
+        while batcher.held_bytes and self._in_flight_bytes < window:
             is_quiet = not writer.user_batches_in_flight  # records do not gather after a control record
             batch = batcher.take(idle=is_quiet and (not self._linger_s or self._is_due()))
             if batch is None:
@@ -256,7 +256,7 @@ class WriterMachine:
             self.fail(in_use, exc)
             return False
         writer.sent(batch, entry_id, len(entry))
-        self._in_flight_bytes += batch.size_bytes
+        self._in_flight_bytes += batch.held_bytes
         return True
 
     def _send_parts(self, in_use: SegmentInUse, batch: Batch) -> bool:
@@ -285,7 +285,7 @@ class WriterMachine:
         if self.phase is not _RUNNING:
             self._shell.wake()
             return
-        if self.batcher.size_bytes:
+        if self.batcher.held_bytes:
             self.pump()
         if writer.is_unseen:
             if not self.wants_visible:
@@ -497,7 +497,7 @@ class WriterMachine:
         assert self.in_use is not None  # the callers recovered its ledger
         writer = self.in_use.writer
         freed_bytes, left = writer.resolve(last_entry_id)
-        self._in_flight_bytes -= freed_bytes + sum(batch.size_bytes for batch in left)
+        self._in_flight_bytes -= freed_bytes + sum(batch.held_bytes for batch in left)
         self._last_txid = max(self._last_txid, writer.first_txid if left else writer.last_txid)
         self.in_use, self._failure = None, None
         self.batcher.put_back(left)

@@ -25,7 +25,7 @@ from ledger.errors import LedgerError, LedgerWriteError
 from namespace.segments.segment import LogSegment
 from tests.effort import examples
 
-CONFIG = WriterConfig(segment_bytes_max=150, entry_bytes_target=50, bytes_in_flight_max=400, linger_ms=10)
+CONFIG = WriterConfig(segment_bytes_max=150, entry_bytes_target=50, bytes_in_flight_max=4500, linger_ms=10)
 
 LONG_ENOUGH = 12  # records; what ends a history comes later
 
@@ -285,7 +285,7 @@ class Writing(RuleBasedStateMachine):
 
     @invariant()
     def bytes_that_wait_are_those_of_records_without_an_outcome(self) -> None:
-        waiting = {id(b): b.size_bytes for b, _ in self.batches.values() if not b.is_settled}
+        waiting = {id(b): b.held_bytes for b, _ in self.batches.values() if not b.is_settled}
         assert self.machine.waiting_bytes == sum(waiting.values())
 
     @invariant()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dlog.errors import LogWriteError, RecordOutcome
 from dlog.format.envelope import ENTRY_BODY_BYTES_MAX
 from dlog.format.record import PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES
-from dlog.write.batcher import Batch, Batcher
+from dlog.write.batcher import HELD_BYTES, Batch, Batcher
 
 
 def test_with_nothing_in_flight_a_record_is_due_at_once() -> None:
@@ -84,7 +84,7 @@ def test_batches_put_back_come_first_again() -> None:
     while (batch := batcher.take(idle=True)) is not None:
         order += batch.txids
     assert order == [0, 1, 2, 3]
-    assert batcher.size_bytes == 0
+    assert batcher.held_bytes == 0
 
 
 def test_a_batch_settles_once() -> None:
@@ -143,9 +143,11 @@ def test_records_are_taken_in_order_with_the_slots_they_got(
         else:
             batcher.cut()
         waiting_bytes = sum(
-            RECORD_HEADER_BYTES + len(batch.payloads[slot]) for batch, slot in slots if batch not in taken
+            HELD_BYTES + RECORD_HEADER_BYTES + len(batch.payloads[slot])
+            for batch, slot in slots
+            if batch not in taken
         )
-        assert batcher.size_bytes == waiting_bytes
+        assert batcher.held_bytes == waiting_bytes
         assert bool(batcher) == bool(waiting_bytes)
     while (sent := batcher.take(idle=True)) is not None:
         taken.append(sent)
