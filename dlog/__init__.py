@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from dlog.errors import ReadOnlyError as ReadOnlyError
     from dlog.errors import RecordOutcome as RecordOutcome
     from dlog.errors import RecordTooLongError as RecordTooLongError
+    from dlog.errors import SequenceReusedError as SequenceReusedError
     from dlog.errors import TooFewBookiesError as TooFewBookiesError
     from dlog.errors import TxidOutOfOrderError as TxidOutOfOrderError
     from dlog.errors import TxidReusedError as TxidReusedError

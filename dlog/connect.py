@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -44,6 +45,11 @@ from namespace.federated_store import FederatedStore
 from namespace.namespace_uri import NamespaceUri, parse_namespace_uri
 from namespace.segments.segment import FIRST_SEGMENT_SEQNO
 
+if TYPE_CHECKING:
+    from dlog.forwarding.shared_shell import Meeting
+    from ledger.deploy.directory import Directory
+    from namespace.log_nodes import LogNodes
+
 # Directories that exist in memory only, by path: those of ``dlog.testing``.
 in_memory: dict[str, Callable[[NamespaceConfig, bool], AbstractAsyncContextManager[Parts]]] = {}
 EMBEDDED_NAMESPACE_PATH = "/dlog"  # of the one namespace in a directory
@@ -60,6 +66,7 @@ class Parts:
     first_segment_seqno: int = FIRST_SEGMENT_SEQNO
     is_snapshot: bool = False
     access_control_path: str | None = None
+    meet: Callable[[LogNodes], Meeting] | None = None  # where the programs that share a writer meet
 
 
 @asynccontextmanager
@@ -150,6 +157,7 @@ class _Opened:
             read_only=self._read_only,
             is_snapshot=parts.is_snapshot,
             access_control_path=parts.access_control_path,
+            meet=parts.meet,
             locate=promotable(self.open) if where.scheme == "file" else FixedLocation,
         )
         self._ends.append((context, stop, stopped))
@@ -218,7 +226,15 @@ async def _open_directory(where: NamespaceUri, config: NamespaceConfig) -> Async
     async with open_embedded_stack(
         Path(where.path), client_config(config), lock_timeout_s=config.host_lock_timeout_s
     ) as stack:
-        yield Parts(stack.store, stack.client, await prepare_embedded_namespace(stack.store))
+        path = await prepare_embedded_namespace(stack.store)
+        yield Parts(stack.store, stack.client, path, meet=partial(_meet, stack.directory))
+
+
+def _meet(directory: Directory, nodes: LogNodes) -> Meeting:
+    # Only a program that shares a writer imports this.
+    from dlog.forwarding.meeting import DirectoryMeeting
+
+    return DirectoryMeeting(directory, nodes)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import attrs
 import trio
@@ -37,6 +37,9 @@ from namespace.log_name import check_log_name
 from namespace.log_nodes import LogNodes
 from namespace.policy import Right
 from namespace.segments.segment import FIRST_SEGMENT_SEQNO
+
+if TYPE_CHECKING:
+    from dlog.forwarding.shared_shell import Meeting
 
 T = TypeVar("T")
 
@@ -165,6 +168,7 @@ class NamespaceContext:
         principal: The name of this program for the policy; None: ``client_id``.
         is_snapshot: It is read-only, and no process writes: later records do not appear.
         access_control_path: The node with the default access control entry, if there is one.
+        meet: Where the programs that share the writer of a log meet; None: they cannot.
         locate: Gives the place of a log. Without it logs stay where they are.
     """
 
@@ -180,6 +184,7 @@ class NamespaceContext:
     read_only: bool = attrs.field(default=False, kw_only=True)
     is_snapshot: bool = attrs.field(default=False, kw_only=True)
     access_control_path: str | None = attrs.field(default=None, kw_only=True)
+    meet: Callable[[LogNodes], Meeting] | None = attrs.field(default=None, kw_only=True)
     locate: Callable[[NamespaceContext, str], LogLocation] = attrs.field(default=FixedLocation, kw_only=True)
     permissions: Permissions = attrs.field(init=False)
     access: AccessControl = attrs.field(init=False)

@@ -19,13 +19,13 @@ from functools import cached_property
 from dlog.config import NamespaceConfig, WriterConfig
 from dlog.context import NamespaceContext
 from dlog.description import EntryTotals, LogDescription, SegmentDescription
-from dlog.errors import EndOfStreamError, LogNotFoundError, translated
+from dlog.errors import ConfigError, EndOfStreamError, LogNotFoundError, translated
 from dlog.operations.access import AccessCalls
 from dlog.operations.administration import create_log, delete_log, purge_log, truncate_log
 from dlog.operations.batches import BatchCalls
 from dlog.operations.calls import waits_for_store, where_it_is
 from dlog.operations.health import NamespaceHealth, health_of
-from dlog.operations.opening import cursors_of, open_reader, open_writer
+from dlog.operations.opening import cursors_of, open_reader, open_shared_writer, open_writer
 from dlog.operations.policy import PolicyCalls
 from dlog.operations.properties import PropertyCalls
 from dlog.operations.queries import describe_log
@@ -154,8 +154,10 @@ class Namespace(ProcessBound):
         lock_timeout_s: float | None = None,
         config: WriterConfig | None = None,
         reopen: bool = False,
+        shared: bool = False,
+        producer: str | None = None,
     ) -> AbstractAsyncContextManager[LogWriter]:
-        """Become the log's one writer, for the duration of an ``async with``.
+        """Become the log's one writer, or one of those that share it, for the duration of an ``async with``.
 
         It waits for the lock, then recovers the segments that an earlier writer left in progress. Afterwards
         the earlier writer can write no more, and every record that was durable for it is in the log. Leaving
@@ -170,14 +172,24 @@ class Namespace(ProcessBound):
                 Each record that was in flight has its outcome before: durable, not written, or unknown; none
                 is written again. ``append``, ``flush`` and ``wait_capacity`` wait meanwhile, ``submit``
                 raises. If another writer has the log, this one ends with ``LogFencedError``.
+            shared: Any number of programs may have the log open for writing with ``shared``. One of them owns
+                it, and the others forward their records to it; if it ends, another one takes over. Each
+                record is stored once all the same. Such a writer opens itself again as with ``reopen``. In a
+                directory (``file:``) only.
+            producer: The name of this program's records in a log that is shared, 1 to 64 bytes of UTF-8; no
+                two programs have it at the same time. None: a random one.
 
         Raises:
             LogNotFoundError, EndOfStreamError (sealed), LogLockedError, LogFencedError, LogMetadataError
+            ConfigError: ``shared`` in a cluster, or ``producer`` without ``shared``.
         """
         ours = self.context.config.writer if config is None else config.over(self.context.config.writer)
-        return open_writer(
-            self.context, self.context.checked(name, Right.WRITE), create, lock_timeout_s, ours, reopen
-        )
+        name = self.context.checked(name, Right.WRITE)
+        if shared:
+            return open_shared_writer(self.context, name, create, lock_timeout_s, ours, producer)
+        if producer is not None:
+            raise ConfigError(f"producer={producer!r}: only a shared writer has a producer; say shared=True")
+        return open_writer(self.context, name, create, lock_timeout_s, ours, reopen)
 
     def open_reader(
         self,

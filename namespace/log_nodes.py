@@ -109,6 +109,11 @@ class LogNodes:
         return f"{self.root_path}/dlog-properties"
 
     @property
+    def owner_path(self) -> str:
+        """Where the owner of a shared log takes records of other programs; ephemeral. Ours."""
+        return f"{self.root_path}/dlog-owner"
+
+    @property
     def origin_path(self) -> str:
         """The name that the log's records are bound to, if not its own (``origin``). Ours."""
         return f"{self.root_path}/{ORIGIN}"

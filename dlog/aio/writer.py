@@ -67,6 +67,10 @@ class LogWriter(Face[TrioWriter]):
     bytes_in_flight: Shown[int] = shown(TrioWriter.bytes_in_flight)
     bytes_in_flight_max: Shown[int] = shown(TrioWriter.bytes_in_flight_max)
     keys_and_headers: Shown[bool] = shown(TrioWriter.keys_and_headers)
+    producer: Shown[str | None] = shown(TrioWriter.producer)
+    is_owner: Shown[bool] = shown(TrioWriter.is_owner)
+    forwarder_count: Shown[int] = shown(TrioWriter.forwarder_count)
+    last_sequence: Shown[int] = shown(TrioWriter.last_sequence)
     state: Shown[WriterState] = shown(TrioWriter.state)
     failure: Shown[WriteError | None] = shown(TrioWriter.failure)
     oldest_pending_s: Shown[float] = shown(TrioWriter.oldest_pending_s)
@@ -92,13 +96,19 @@ class LogWriter(Face[TrioWriter]):
         txid: int | None = None,
         key: Buffer | None = None,
         headers: Headers | None = None,
+        sequence: int | None = None,
     ) -> DLSN:
         self._check_loop()
-        pending = self._inner.begin_append(payload, txid=txid, key=key, headers=headers)
+        pending = self._inner.begin_append(payload, txid=txid, key=key, headers=headers, sequence=sequence)
         if pending is None:
             # Copied now: the caller may reuse its buffer during the wait.
             return await self._bridge.run(
-                self._inner.append, as_payload(payload), txid=txid, key=key, headers=headers
+                self._inner.append,
+                as_payload(payload),
+                txid=txid,
+                key=key,
+                headers=headers,
+                sequence=sequence,
             )
         return await Pending(pending)
 
@@ -110,6 +120,7 @@ class LogWriter(Face[TrioWriter]):
         txid: int | None = None,
         key: Buffer | None = None,
         headers: Headers | None = None,
+        sequence: int | None = None,
     ) -> Pending:
         try:  # as ``_check_loop``, without a call
             here = get_running_loop()
@@ -117,4 +128,4 @@ class LogWriter(Face[TrioWriter]):
             here = None
         if here is not self._loop:
             self._check_loop()
-        return Pending(self._inner.submit(payload, txid=txid, key=key, headers=headers))
+        return Pending(self._inner.submit(payload, txid=txid, key=key, headers=headers, sequence=sequence))

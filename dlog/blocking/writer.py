@@ -23,7 +23,7 @@ from ledger.runtime.tasks.thread_queue import ThreadQueue
 from namespace.dlsn import DLSN
 
 _Attributes = tuple[bytes | None, dict[str, bytes]]
-_Submitted = tuple[bytes, int | None, _Attributes | None, Future[DLSN]]
+_Submitted = tuple[bytes, int | None, _Attributes | None, int | None, Future[DLSN]]
 
 
 def _copied(key: Buffer | None, headers: Headers | None) -> _Attributes:
@@ -50,6 +50,10 @@ class LogWriter(HeldFace[TrioWriter]):
     bytes_in_flight: Shown[int] = shown(TrioWriter.bytes_in_flight)
     bytes_in_flight_max: Shown[int] = shown(TrioWriter.bytes_in_flight_max)
     keys_and_headers: Shown[bool] = shown(TrioWriter.keys_and_headers)
+    producer: Shown[str | None] = shown(TrioWriter.producer)
+    is_owner: Shown[bool] = shown(TrioWriter.is_owner)
+    forwarder_count: Shown[int] = shown(TrioWriter.forwarder_count)
+    last_sequence: Shown[int] = shown(TrioWriter.last_sequence)
     state: Shown[WriterState] = shown(TrioWriter.state)
     failure: Shown[WriteError | None] = shown(TrioWriter.failure)
     oldest_pending_s: Shown[float] = shown(TrioWriter.oldest_pending_s)
@@ -84,13 +88,16 @@ class LogWriter(HeldFace[TrioWriter]):
         txid: int | None = None,
         key: Buffer | None = None,
         headers: Headers | None = None,
+        sequence: int | None = None,
     ) -> DLSN:
         payload = as_payload(payload)
         pending = self._loop.wait_settled(
-            lambda: self._inner.begin_append(payload, txid=txid, key=key, headers=headers)
+            lambda: self._inner.begin_append(payload, txid=txid, key=key, headers=headers, sequence=sequence)
         )
         if pending is None:
-            return self._loop.run(self._inner.append, payload, txid=txid, key=key, headers=headers)
+            return self._loop.run(
+                self._inner.append, payload, txid=txid, key=key, headers=headers, sequence=sequence
+            )
         return pending.dlsn
 
     def submit(
@@ -100,6 +107,7 @@ class LogWriter(HeldFace[TrioWriter]):
         txid: int | None = None,
         key: Buffer | None = None,
         headers: Headers | None = None,
+        sequence: int | None = None,
     ) -> Future[DLSN]:
         """See ``dlog.LogWriter.submit``. Waits only while too many bytes are in flight.
 
@@ -117,7 +125,7 @@ class LogWriter(HeldFace[TrioWriter]):
         future: Future[DLSN] = LoopFuture()
         # Copied now, as the payload; the loop checks them.
         attributes = None if key is None and not headers else _copied(key, headers)
-        self._queue.put((payload, txid, attributes, future), len(payload))
+        self._queue.put((payload, txid, attributes, sequence, future), len(payload))
         return future
 
     async def _wait_room(self) -> None:
@@ -128,13 +136,14 @@ class LogWriter(HeldFace[TrioWriter]):
 
 def _submit_now(writer: TrioWriter, queue: ThreadQueue[_Submitted], submitted: _Submitted) -> None:
     """In the loop: submit a record that a thread has queued."""
-    payload, txid, attributes, future = submitted
+    payload, txid, attributes, sequence, future = submitted
     size_bytes = len(payload)
     try:
         if attributes is None:
-            pending = writer.submit(payload, txid=txid)
+            pending = writer.submit(payload, txid=txid, sequence=sequence)
         else:
-            pending = writer.submit(payload, txid=txid, key=attributes[0], headers=attributes[1])
+            key, headers = attributes
+            pending = writer.submit(payload, txid=txid, key=key, headers=headers, sequence=sequence)
     except Exception as exc:
         settle(future, exc)
         queue.done(size_bytes)

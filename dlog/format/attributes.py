@@ -1,6 +1,7 @@
-"""Keys and headers of records: one control record at the end of an entry, after the user records.
+"""Keys, headers and producers of records: one control record at the end of an entry, after the user records.
 
-Inside: the key and the headers of one record as bytes, the control record that carries those of an entry.
+Inside: the key, the headers and the producer of one record as bytes, the control record that carries those of
+an entry.
 Not inside: which entries get one (``write.segment_writer``), the records that readers return (``record``),
 encryption (``dlog.encryption``).
 Always: only the flag of the control record says that it holds keys and headers, so no payload can be taken
@@ -8,12 +9,15 @@ for them. An entry without keys and headers has no such record. Decoding takes a
 
 payload of the control record                     attributes of one record, not encrypted
 offset  size  field                               size  field
-     0     5  ``DLKH`` and the version, 1            1  1: there is a key; 0: there is none
+     0     5  ``DLKH`` and the version, 1            1  bit 0: there is a key; bit 1: a producer; others 0
      5     4  number of records that have any        4  length of the key, with a key
      9        for each of them, by index:            n  the key, with a key
-           4  index of the record in the entry       1  number of headers, at most 64
-           4  length n of its attributes                for each of them:
-           n  its attributes, perhaps encrypted      1  length of the name, at least 1
+           4  index of the record in the entry       1  length of the producer's name, with one: 1 to 64
+           4  length n of its attributes             n  its name, UTF-8
+           n  its attributes, perhaps encrypted      8  the record's sequence number at this producer
+                                                     1  number of headers, at most 64
+                                                        for each of them:
+                                                     1  length of the name, at least 1
                                                      n  name, UTF-8; no two are equal
                                                      4  length of the value
                                                      n  value
@@ -38,17 +42,49 @@ from ledger.payloads import as_payload
 
 ATTRIBUTES_BYTES_MAX = 32 * 1024
 """The greatest size of one record's key and headers together, in bytes of their encoding."""
+STORED_BYTES_MAX = ATTRIBUTES_BYTES_MAX + 73  # with a producer
 HEADERS_MAX = 64
 NAME_BYTES_MAX = 255
+PRODUCER_BYTES_MAX = 64
+SEQUENCE_MAX = 2**63 - 1
 
-_BLOCK, _ITEM, _LENGTH = Struct(">5sI"), Struct(">II"), Struct(">I")
+_BLOCK, _ITEM, _LENGTH, _SEQUENCE = Struct(">5sI"), Struct(">II"), Struct(">I"), Struct(">q")
+_KEY, _PRODUCER = 1, 2  # bits of the first byte
 _MAGIC = b"DLKH\x01"
 BLOCK_BYTES = RECORD_HEADER_BYTES + _BLOCK.size
 """The bytes that the first record with attributes adds to its entry, beside those of ``item_bytes``."""
 
 Buffer = bytes | bytearray | memoryview
-Attributes = tuple[bytes | None, tuple[tuple[str, bytes], ...]]
-"""The key of a record, and its headers in order."""
+Producer = tuple[str, int]
+"""Who wrote a record with a shared writer, and the record's number at that producer."""
+Attributes = tuple[bytes | None, tuple[tuple[str, bytes], ...], Producer | None]
+"""The key of a record, its headers in order, and its producer."""
+
+
+def check_producer(name: str) -> bytes:
+    """The bytes of a producer's name.
+
+    Raises:
+        TypeError: It is not text.
+        ValueError: It has no or more than 64 bytes of UTF-8.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a producer is text, not {type(name).__name__}")
+    encoded = name.encode()
+    if not 0 < len(encoded) <= PRODUCER_BYTES_MAX:
+        raise ValueError(f"producer {name[:32]!r}: a name has 1 to {PRODUCER_BYTES_MAX} bytes of UTF-8")
+    return encoded
+
+
+def with_producer(attributes: bytes | None, producer: bytes, sequence: int) -> bytes:
+    """The attributes of ``encode_attributes``, with a checked producer and the record's number there."""
+    between = b"%c%b%b" % (len(producer), producer, _SEQUENCE.pack(sequence))
+    if attributes is None:
+        return b"\2" + between + b"\0"
+    if not attributes[0]:
+        return b"\2" + between + attributes[1:]
+    end = 1 + _LENGTH.size + _LENGTH.unpack_from(attributes, 1)[0]
+    return b"\3" + attributes[1:end] + between + attributes[end:]
 
 
 def encode_attributes(
@@ -137,11 +173,13 @@ def decode_attributes(data: bytes) -> Attributes:
     Raises:
         EntryFormatError: The bytes are none of that call.
     """
-    if len(data) > ATTRIBUTES_BYTES_MAX or data[:1] not in (b"\0", b"\1"):
+    if len(data) > STORED_BYTES_MAX or not data or data[0] > _KEY | _PRODUCER:
         raise EntryFormatError(f"the key and headers of a record, {len(data)} bytes, do not decode")
-    key, at = None, 1
-    if data[0]:
+    key, producer, at = None, None, 1
+    if data[0] & _KEY:
         key, at = _sized(data, at)
+    if data[0] & _PRODUCER:
+        producer, at = _producer_at(data, at)
     if at >= len(data):
         raise EntryFormatError("the headers of a record are cut short")
     count, at = data[at], at + 1
@@ -156,9 +194,23 @@ def decode_attributes(data: bytes) -> Attributes:
         if not size or len(name) != size or text in headers:
             raise EntryFormatError("the name of a header is empty, cut short, or there twice")
         headers[text], at = _sized(data, at + 1 + size)
-    if at != len(data) or count > HEADERS_MAX or (key is None and not headers):
+    if at != len(data) or count > HEADERS_MAX or (not data[0] and not headers):
         raise EntryFormatError("the key and headers of a record have another length than they say")
-    return key, tuple(headers.items())
+    return key, tuple(headers.items()), producer
+
+
+def _producer_at(data: bytes, at: int) -> tuple[Producer, int]:
+    size = data[at] if at < len(data) else 0
+    begin = at + 1 + size
+    if not 0 < size <= PRODUCER_BYTES_MAX or begin + _SEQUENCE.size > len(data):
+        raise EntryFormatError("the producer of a record has no name, or is cut short")
+    (sequence,) = _SEQUENCE.unpack_from(data, begin)
+    if sequence < 0:
+        raise EntryFormatError(f"the number of a record at its producer is {sequence}")
+    try:
+        return (data[at + 1 : begin].decode(), sequence), begin + _SEQUENCE.size
+    except UnicodeDecodeError:
+        raise EntryFormatError("the name of a record's producer is not UTF-8") from None
 
 
 def _sized(data: bytes, at: int) -> tuple[bytes, int]:

@@ -82,13 +82,19 @@ class Record:
         """The headers that the record was written with, in order; read-only."""
         return NO_HEADERS
 
+    @property
+    def producer(self) -> tuple[str, int] | None:
+        """The name of the shared writer's producer, and the record's number there; None without one."""
+        return None
+
 
 @attrs.frozen
 class RecordWithAttributes(Record):
-    """A record with a key or headers."""
+    """A record with a key, headers or a producer."""
 
     key: bytes | None
     header_items: tuple[tuple[str, bytes], ...]
+    producer: tuple[str, int] | None = None
 
     @property
     def headers(self) -> Mapping[str, bytes]:

@@ -6,19 +6,22 @@ moves (``dlog.context.LogLocation``), becoming its writer (``write.opening``), r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
+from secrets import token_hex
 
 import attrs
 
 from dlog.config import WriterConfig
 from dlog.context import NamespaceContext
-from dlog.errors import LogMovedError
+from dlog.encryption import PayloadOpener
+from dlog.errors import ConfigError, LogMovedError
 from dlog.operations.administration import create_log
 from dlog.read.cursors import LogCursors, attach_cursor
 from dlog.read.log_reader import LogReader, open_log_reader
 from dlog.read.positioning import Start
+from dlog.retry_policy import is_store_away
 from dlog.write.log_writer import LogWriter
 from dlog.write.opening import open_log_writer
 from dlog.write.reopening import kept_open
@@ -96,6 +99,63 @@ async def open_writer(
     reopen: bool,
 ) -> AsyncIterator[LogWriter]:
     """See ``Namespace.open_writer``; the name and the right to write are checked."""
+    config, is_here = await _checked(context, name, create, config)
+    timeout_s = config.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
+    async with _open_alone(context, name, config, timeout_s, is_here=is_here) as writer:
+        with _listed(context, writer):
+            if reopen:
+                async with kept_open(writer.reopener(context.store)):
+                    yield writer
+            else:
+                yield writer
+
+
+@asynccontextmanager
+async def open_shared_writer(
+    context: NamespaceContext,
+    name: str,
+    create: bool,
+    lock_timeout_s: float | None,
+    config: WriterConfig,
+    producer: str | None,
+) -> AsyncIterator[LogWriter]:
+    """See ``Namespace.open_writer`` with ``shared``; the name and the right to write are checked."""
+    # Only a program that shares a writer imports this.
+    from dlog.forwarding import shared_writer
+    from dlog.forwarding.shared_shell import SharedLog
+
+    if context.meet is None:
+        raise ConfigError(
+            f"log {name!r}: its writer can be shared in a directory (file:) only; in a cluster let one"
+            " program write it, or give each program a log, or a shard (dlog.shards), of its own"
+        )
+    config, _ = await _checked(context, name, create, config)
+
+    async def opener() -> PayloadOpener | None:
+        if config.encryption is None:
+            return None
+        log = context.log(name)
+        return PayloadOpener(name, config.encryption, origin=await log.origin())
+
+    shared = SharedLog(
+        context.log(name),
+        config,
+        context.meet(context.nodes(name)),
+        partial(_open_alone, context, name, config, 0.0, is_here=False),
+        opener,
+        partial(is_store_away, store=context.store),
+        token_hex(16) if producer is None else producer,
+    )
+    timeout_s = config.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
+    async with shared_writer.open_shared_writer(shared, timeout_s) as writer:
+        with _listed(context, writer):
+            yield writer
+
+
+async def _checked(
+    context: NamespaceContext, name: str, create: bool, config: WriterConfig
+) -> tuple[WriterConfig, bool]:
+    """The settings of a writer that may be opened, and whether its log is in this namespace."""
     operations = Right.WRITE, Denial.ACQUIRE, Denial.WRITE
     try:
         await context.permitted(name, *operations)
@@ -109,8 +169,14 @@ async def open_writer(
         config = attrs.evolve(config, keys_and_headers=not context.config.shared_with_java)
     if create:
         await context.where_it_is(name, lambda there: create_log(there, name, exist_ok=True))
-    timeout_s = config.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
-    async with open_log_writer(
+    return config, is_here
+
+
+def _open_alone(
+    context: NamespaceContext, name: str, config: WriterConfig, timeout_s: float, *, is_here: bool
+) -> AbstractAsyncContextManager[LogWriter]:
+    """The log's one writer."""
+    return open_log_writer(
         context.log(name),
         _WritersPlace(context, name, config, timeout_s, is_here=is_here),
         config,
@@ -118,16 +184,17 @@ async def open_writer(
         wall_ms=context.wall_ms,
         check_admin=partial(context.may, name, Right.ADMIN),
         check_truncation=partial(context.may, name, Right.ADMIN, Denial.TRUNCATE),
-    ) as writer:
-        context.writers.append(writer)
-        try:
-            if reopen:
-                async with kept_open(writer.reopener(context.store)):
-                    yield writer
-            else:
-                yield writer
-        finally:
-            context.writers.remove(writer)
+    )
+
+
+@contextmanager
+def _listed(context: NamespaceContext, writer: LogWriter) -> Iterator[None]:
+    """The namespace knows the writer during the block."""
+    context.writers.append(writer)
+    try:
+        yield
+    finally:
+        context.writers.remove(writer)
 
 
 class _WritersPlace:

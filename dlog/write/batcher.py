@@ -134,6 +134,11 @@ class Batch:
             raise RuntimeError("the record has no outcome yet; await it")
         return DLSN(self.segment_seqno, self.entry_id, slot)
 
+    def positions(self, slot: int, count: int) -> list[DLSN]:
+        """The positions of records that are durable."""
+        seqno, entry_id = self.segment_seqno, self.entry_id
+        return [DLSN(seqno, entry_id, each) for each in range(slot, slot + count)]
+
     def raise_error(self) -> NoReturn:
         """Raise the error of the records; each call raises a new object."""
         assert self.error is not None  # asked only after a failure

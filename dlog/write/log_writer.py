@@ -22,6 +22,7 @@ from dlog.config import WriterConfig
 from dlog.encryption import OVERHEAD_BYTES_MAX, PayloadOpener, PayloadSealer
 from dlog.errors import (
     BatchTooLongError,
+    ConfigError,
     DLogError,
     PositionConflictError,
     RecordOutcome,
@@ -193,6 +194,7 @@ class LogWriter(ProcessBound):
         txid: int | None = None,
         key: Buffer | None = None,
         headers: Headers | None = None,
+        sequence: int | None = None,
     ) -> DLSN:
         """Write one record; return its position when it and every record before it are durable.
 
@@ -207,15 +209,21 @@ class LogWriter(ProcessBound):
             key: Stored beside the payload, for ``Record.key``; an empty one is a key, too.
             headers: At most 64, for ``Record.headers``, in this order. A name has 1 to 255 bytes of UTF-8.
                 Key and headers together have at most 32 KiB, and count as bytes of the payload.
+            sequence: The number of the record at its producer, for a shared writer whose program may repeat
+                an append after a restart: the log gets the record once. None: the next one.
 
         Raises:
             RecordTooLongError, TxidOutOfOrderError: The record was not written.
-            ConfigError: The writer takes no keys and headers (``WriterConfig.keys_and_headers``).
+            SequenceReusedError: The producer's record with this number has another payload.
+            ConfigError: The writer takes no keys and headers (``WriterConfig.keys_and_headers``), or a number
+                was given and it is not shared.
             ValueError: The key or the headers are beyond their limits.
             LogFencedError: Another writer took over; ``outcome`` says whether this record is written.
             LogWriteError: The writer had to stop; ``outcome`` says whether this record is written.
             WriterClosedError: The record was not written.
         """
+        if sequence is not None:
+            raise self._not_shared()
         attributes = None if key is None and headers is None else self._attributes(key, headers)
         if self._is_observed:
             return await self._append_observed(payload, txid, attributes)
@@ -244,6 +252,7 @@ class LogWriter(ProcessBound):
         atomic: bool = False,
         keys: Iterable[Buffer | None] | None = None,
         headers: Iterable[Headers | None] | None = None,
+        sequence: int | None = None,
     ) -> list[DLSN]:
         """Write records in order, in as few entries as possible; return their positions when all are durable.
 
@@ -256,12 +265,15 @@ class LogWriter(ProcessBound):
             atomic: Write them in one entry, so that the log gets all or none, also after a crash, and every
                 reader sees all or none. An entry holds 1,044,467 bytes, 20 of them for each record's header.
             keys, headers: One for each payload; None for a record without. See ``append``.
+            sequence: The number of the first record at its producer; the others follow. See ``append``.
 
         Raises:
             BatchTooLongError: ``atomic``, and the records do not fit in one entry. None was written.
             The errors of ``append``. The outcome is that of the first record that is not durable;
                 ``durable`` has the positions of the records before it.
         """
+        if sequence is not None:
+            raise self._not_shared()
         payloads = payloads if isinstance(payloads, list) else list(payloads)
         attributes = self._attributes_of(len(payloads), keys, headers)
         with self._appending_many(len(payloads)):
@@ -387,6 +399,7 @@ class LogWriter(ProcessBound):
         txid: int | None = None,
         key: Buffer | None = None,
         headers: Headers | None = None,
+        sequence: int | None = None,
     ) -> Pending:
         """Take one record without waiting. Await the result for the record's position.
 
@@ -400,6 +413,8 @@ class LogWriter(ProcessBound):
                 not taken.
             LogFencedError, LogWriteError: The writer has stopped; the record was not taken.
         """
+        if sequence is not None:
+            raise self._not_shared()
         if key is None and headers is None:
             return Pending(*self._take(payload, txid))
         return Pending(*self._take(payload, txid, self._attributes(key, headers)))
@@ -418,11 +433,14 @@ class LogWriter(ProcessBound):
         txid: int | None = None,
         key: Buffer | None = None,
         headers: Headers | None = None,
+        sequence: int | None = None,
     ) -> Pending | None:
         """As ``append`` up to its wait for the outcome; None, with nothing taken, if it has to do more.
 
         For the faces without trio, whose callers wait in their own way; they call ``append`` then.
         """
+        if sequence is not None:
+            raise self._not_shared()
         if self._is_observed or self._machine.is_over_limit:
             return None
         attributes = None if key is None and headers is None else self._attributes(key, headers)
@@ -575,6 +593,33 @@ class LogWriter(ProcessBound):
         actual = self._found_last if self._newest is None else Pending(*self._newest).dlsn
         if actual != last:
             raise PositionConflictError(self.log, last, actual)
+
+    def _not_shared(self) -> ConfigError:
+        return ConfigError(
+            f"log {self.log!r}: its writer is not shared, so its records have no sequence numbers; say"
+            " open_writer(shared=True, producer=...)"
+        )
+
+    @property
+    def producer(self) -> str | None:
+        """The name that the records of a shared writer carry; None: it is not shared."""
+        return None
+
+    @property
+    def is_owner(self) -> bool:
+        """True while this program writes the log itself; False while a shared writer forwards."""
+        return True
+
+    @property
+    def forwarder_count(self) -> int:
+        """How many programs forward to this one now."""
+        return 0
+
+    @property
+    def last_sequence(self) -> int:
+        """The number of the producer's last record: of those submitted here, and of those of before that the
+        end of the log holds; -1: none, or the writer is not shared."""
+        return -1
 
     def _attributes(self, key: Buffer | None, headers: Headers | None) -> bytes | None:
         attributes = encode_attributes(key, headers)
@@ -734,6 +779,43 @@ def prepare_many(
     records, txids = writer._checked(payloads, None)
     writer._check_rooms(records, attributes)
     return lambda: writer._take_many(records, txids, attributes, atomic=False)
+
+
+# For the owner of a shared log, who writes the records of other programs by its own writer.
+
+
+def take_stamped(
+    writer: LogWriter,
+    payloads: Sequence[bytes],
+    txids: Sequence[int] | None,
+    attributes: Sequence[bytes],
+    *,
+    atomic: bool,
+) -> list[tuple[Batch, int, int]]:
+    """Take records with their encoded attributes, as ``LogWriter.append_many`` does.
+
+    Returns:
+        (batch, first slot, count) for each batch that got some, in order.
+
+    Raises: as ``LogWriter.append_many``; nothing was taken.
+    """
+    records, ids = writer._checked(payloads, txids)
+    return writer._take_many(records, ids, attributes, atomic=atomic)
+
+
+async def expect_last(writer: LogWriter, last: DLSN | None) -> None:
+    """See ``LogWriter.append_after``: no checkpoint lies between the check and the return."""
+    await writer._expect_last(last)
+
+
+def is_over_limit(writer: LogWriter) -> bool:
+    """True if ``LogWriter.wait_capacity`` would wait."""
+    return writer._machine.is_over_limit
+
+
+async def wait_stopped(writer: LogWriter) -> WriteError | None:
+    """Return the reason when the writer has stopped; None once it is closed."""
+    return await writer._shell.wait_stopped()
 
 
 @asynccontextmanager

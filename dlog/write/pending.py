@@ -40,8 +40,7 @@ async def settled_positions(ranges: list[tuple[Batch, int, int]]) -> list[DLSN]:
             except WriteError as exc:
                 exc.durable = tuple(dlsns)
                 raise
-        seqno, entry_id = batch.segment_seqno, batch.entry_id
-        dlsns += [DLSN(seqno, entry_id, each) for each in range(slot, slot + count)]
+        dlsns += batch.positions(slot, count)
     return dlsns
 
 

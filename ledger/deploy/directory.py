@@ -235,10 +235,9 @@ class Directory:
         full.__cause__ = cause
         return full
 
-    @property
-    def socket_address(self) -> str:
-        """An address of the socket: short enough for the system, and of this directory wherever it is."""
-        return self._held.library_path(SOCKET)
+    def socket_address(self, name: str = SOCKET) -> str:
+        """An address of a socket: short enough for the system, and of this directory wherever it is."""
+        return self._held.library_path(name)
 
     def identity_of(self, name: str) -> tuple[int, int] | None:
         """Device and inode of a file at the directory's path; None if there is none."""
@@ -358,24 +357,28 @@ class Directory:
         if not_for_children.pop(lock, None) is not None:
             os.close(lock.fd)
 
-    def remove_socket(self) -> None:
-        """Remove the socket's name; no error if there is none."""
+    def remove_socket(self, name: str = SOCKET) -> None:
+        """Remove a socket's name; no error if there is none."""
         try:
-            os.unlink(SOCKET, dir_fd=self._fd)
+            os.unlink(name, dir_fd=self._fd)
         except FileNotFoundError:
             pass  # removed already
 
-    def listen(self) -> LocalListener:
-        """Open the socket at which the host serves other processes of this user.
+    def sockets(self, prefix: str) -> list[str]:
+        """The names of sockets that begin like this, also of processes that were killed."""
+        return [name for name in os.listdir(self._fd) if name.startswith(prefix) and name.endswith(".sock")]
+
+    def listen(self, name: str = SOCKET) -> LocalListener:
+        """Open a socket at which this process serves other processes of this user; that of the host.
 
         Raises:
             DirectoryUnusableError: No socket can be made there.
         """
-        self.remove_socket()  # of a host that was killed
+        self.remove_socket(name)  # of a process that was killed
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            sock.bind(self.socket_address)
-            os.chmod(SOCKET, FILE_MODE, dir_fd=self._fd)  # nothing connects before ``listen``
+            sock.bind(self.socket_address(name))
+            os.chmod(name, FILE_MODE, dir_fd=self._fd)  # nothing connects before ``listen``
             sock.listen(SOCKET_BACKLOG)
         except OSError as exc:
             sock.close()
@@ -386,26 +389,26 @@ class Directory:
         not_for_children[listener] = sock.close
         return listener
 
-    async def connect(self) -> trio.SocketStream | None:
-        """Connect to the host; None if no process serves.
+    async def connect(self, name: str = SOCKET) -> trio.SocketStream | None:
+        """Connect to a socket, that of the host; None if no process serves.
 
         Raises:
             DirectoryUnusableError: The socket is a symlink, or a process of another user listens there.
             OSError: The host cannot be reached.
         """
         try:
-            found = os.stat(SOCKET, dir_fd=self._fd, follow_symlinks=False)
+            found = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
         if not stat.S_ISSOCK(found.st_mode):
-            raise DirectoryUnusableError(f"directory {self.path}: {SOCKET} is no socket; remove it")
+            raise DirectoryUnusableError(f"directory {self.path}: {name} is no socket; remove it")
         sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            await sock.connect(self.socket_address)
+            await sock.connect(self.socket_address(name))
             uid = peer_uid(sock)
             if not is_trusted(uid):
                 raise DirectoryUnusableError(
-                    f"directory {self.path}: a process of user {uid} listens at {SOCKET}; end it"
+                    f"directory {self.path}: a process of user {uid} listens at {name}; end it"
                 )
         except (ConnectionRefusedError, FileNotFoundError):
             sock.close()

@@ -58,6 +58,7 @@ class EmbeddedStack:
     store: MetadataStore
     client: LedgerClient
     hosting: Hosting
+    directory: Directory
 
 
 class Hosting:
@@ -255,7 +256,7 @@ async def open_embedded_stack(
                         ),
                     ) as client:
                         is_open = True
-                        yield EmbeddedStack(store, client, hosting)
+                        yield EmbeddedStack(store, client, hosting, directory)
                 finally:
                     with trio.CancelScope(shield=True):
                         await hosting.stop()

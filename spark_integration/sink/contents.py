@@ -67,8 +67,8 @@ class Block:
         """The key and the headers of each row; None if no row has any."""
         if self.attributes is None:
             return None, None
-        decoded = [(None, ()) if each is None else decode_attributes(each) for each in self.attributes]
-        return [key for key, _ in decoded], [dict(headers) for _, headers in decoded]
+        decoded = [(None, (), None) if each is None else decode_attributes(each) for each in self.attributes]
+        return [key for key, _, _ in decoded], [dict(headers) for _, headers, _ in decoded]
 
 
 @attrs.frozen

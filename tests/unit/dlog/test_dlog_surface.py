@@ -103,6 +103,7 @@ PUBLIC = [
     "RecordOutcome",
     "RecordTooLongError",
     "Retention",
+    "SequenceReusedError",
     "SegmentDescription",
     "Histogram",
     "Start",
