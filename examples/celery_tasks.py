@@ -1,10 +1,10 @@
 """Tasks of Celery that write to a log.
 
-    DLOG_URI=file:///var/lib/shop/log celery --app celery_tasks worker --pool threads
+    DLOG_URI=file:///var/lib/shop/log celery --app celery_tasks worker --concurrency 4
 
-A log has one writer, so one worker process writes it, with many threads. Celery delivers a task again
-after a crash, and ``store`` is repeated if its outcome is unknown: then the log has the order twice, under
-one task id, by which a reader drops the second. It needs ``pip install celery``.
+All worker processes write one log: one of them owns it, and the others forward to it. Celery delivers a task
+again after a crash, and ``store`` is repeated if its outcome is unknown: then the log has the order twice,
+under one task id, by which a reader drops the second. It needs ``pip install celery``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ app.conf.task_acks_late = True  # a task whose worker dies is delivered again
 def writer() -> dlog.blocking.LogWriter:
     """The writer of this process, opened by its first task: after the fork of a worker."""
     namespace = dlog.blocking.open_namespace(os.environ["DLOG_URI"])
-    return namespace.open_writer("orders", create=True, reopen=True)
+    return namespace.open_writer("orders", create=True, shared=True)
 
 
 @app.task(bind=True, autoretry_for=(dlog.WriteError,), retry_backoff=True)

@@ -1,8 +1,9 @@
 """A service on FastAPI: it writes orders to a log, tells its health, and comes back after a failure.
 
-    DLOG_URI=file:///var/lib/shop/log uvicorn --app-dir examples fastapi_service:app
+    DLOG_URI=file:///var/lib/shop/log uvicorn --workers 4 --app-dir examples fastapi_service:app
 
-A log has one writer, so it runs with one worker. It needs ``pip install fastapi uvicorn``.
+All workers write one log: one of them owns it, and the others forward to it. If it ends, another takes over.
+It needs ``pip install fastapi uvicorn``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     """The namespace and the writer are open as long as the service runs."""
     async with (
         dlog.aio.open_namespace(os.environ["DLOG_URI"]) as namespace,
-        namespace.open_writer("orders", create=True, reopen=True) as log,
+        namespace.open_writer("orders", create=True, shared=True) as log,
     ):
         yield {"namespace": namespace, "log": log}
 

@@ -1,10 +1,10 @@
 """A service on Flask, whose views run in threads: it writes orders to a log and tells its health.
 
-    DLOG_URI=file:///var/lib/shop/log gunicorn --workers 1 --threads 8 --chdir examples flask_service:app
+    DLOG_URI=file:///var/lib/shop/log gunicorn --workers 4 --threads 8 --chdir examples flask_service:app
 
-A log has one writer, so it runs with one worker and many threads, and without ``--preload``: the log is
-opened after the fork. Workers of gevent and eventlet are refused. The views of Django do the same. It needs
-``pip install flask``.
+All workers and their threads write one log: one worker owns it, and the others forward to it. Leave out
+``--preload``: the log is opened after the fork. Workers of gevent and eventlet are refused. The views of
+Django do the same. It needs ``pip install flask gunicorn``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import dlog.blocking
 app = Flask(__name__)
 # Open as long as the process lives, and closed when Python ends. All threads share them.
 namespace = dlog.blocking.open_namespace(os.environ["DLOG_URI"])
-log = namespace.open_writer("orders", create=True, reopen=True)
+log = namespace.open_writer("orders", create=True, shared=True)
 
 
 @app.post("/orders")

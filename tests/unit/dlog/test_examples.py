@@ -67,7 +67,7 @@ async def over_http(app: fastapi.FastAPI) -> None:
             assert (await client.get("/orders")).json() == ["apples"]
             health = await client.get("/health")
             assert (health.status_code, health.json()["ok"]) == (200, True)
-            state["log"]._inner._shell._stop(dlog.LogFencedError("orders", "for this test"))
+            state["log"]._inner._forward.machine.stop(dlog.LogFencedError("orders", "for this test"))
             health = await client.get("/health")
             assert (health.status_code, health.json()["writers"][0]["state"]) == (503, "failed")
             refused = await client.post("/orders", content=b"bread")

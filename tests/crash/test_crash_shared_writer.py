@@ -1,0 +1,260 @@
+"""Many real processes with one log: the owner is killed again and again, and every record is stored once."""
+
+# covers: dlog/forwarding/shared_shell.py
+# covers: dlog/forwarding/owner.py
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+import dlog
+from dlog.cluster.ports import free_ports
+from tests.effort import examples
+from tests.places import ROOT
+
+pytestmark = pytest.mark.slow
+TEST_TIMEOUT_S = 240
+PROGRAMS = 8
+KILLS = examples(8)
+
+
+@attrs.define(eq=False)
+class Appender:
+    """A process of ``shared_appender``."""
+
+    process: trio.Process
+    acknowledged: list[bytes] = attrs.field(factory=list)
+    has_owned: bool = False
+
+    async def listen(self) -> None:
+        """Read what it prints until it ends."""
+        assert self.process.stdout is not None
+        rest = b""
+        async for chunk in self.process.stdout:
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if line == b"owner":
+                    self.has_owned = True
+                else:
+                    self.acknowledged.append(line.removeprefix(b"ack "))
+
+
+async def stored(uri: str) -> list[bytes]:
+    async with (
+        dlog.open_namespace(uri) as namespace,
+        namespace.open_reader("orders", follow=False) as reader,
+    ):
+        return [record.payload async for record in reader]
+
+
+async def test_records_are_stored_once_and_in_order_although_the_owner_is_killed_many_times(
+    tmp_path: Path,
+) -> None:
+    uri, rng = f"file://{tmp_path}/ns", random.Random(7)
+    appenders: list[Appender] = []
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+
+            async def start() -> None:
+                command = [sys.executable, "-m", "tests.crash.shared_appender", uri, f"p{len(appenders)}"]
+                process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, cwd=ROOT)
+                appenders.append(Appender(process))
+                nursery.start_soon(appenders[-1].listen)
+
+            async def more_from_all(records: int) -> None:
+                living = [each for each in appenders if each.process.returncode is None]
+                enough = [len(each.acknowledged) + records for each in living]
+                for each, least in zip(living, enough, strict=True):
+                    while len(each.acknowledged) < least:  # noqa: ASYNC110
+                        await trio.sleep(0.01)
+
+            for _ in range(PROGRAMS):
+                await start()
+            for _ in range(KILLS):
+                await more_from_all(rng.randint(1, 40))
+                owner = next(each for each in reversed(appenders) if each.has_owned and is_alive(each))
+                owner.process.kill()
+                await owner.process.wait()
+                await start()
+            await more_from_all(1)
+            for each in appenders:
+                if is_alive(each):
+                    each.process.kill()
+                    await each.process.wait()
+        payloads = await stored(uri)
+    counts = Counter(payloads)
+    assert [payload for payload, stored_count in counts.items() if stored_count > 1] == []
+    assert {payload for each in appenders for payload in each.acknowledged} - set(counts) == set()
+    numbers: dict[bytes, list[int]] = {}
+    for payload in payloads:
+        task, _, number = payload.rpartition(b" ")
+        numbers.setdefault(task, []).append(int(number))
+    assert all(found == list(range(len(found))) for found in numbers.values())
+
+
+def is_alive(appender: Appender) -> bool:
+    return appender.process.returncode is None
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that this process has started, oldest first."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sorted(int(each) for task in tasks for each in (task / "children").read_text().split())
+
+
+def kill_one_worker(server_pid: int, rng: random.Random) -> None:
+    """Kill a process that the server started, but not the helper of Python's ``multiprocessing``."""
+    with suppress(FileNotFoundError, ProcessLookupError):  # one that ended just now
+        pids = children_of(server_pid)
+        workers = [pid for pid in pids if b"tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(rng.choice(workers), signal.SIGKILL)
+
+
+@asynccontextmanager
+async def served(
+    command: list[str], uri: str, directory: Path, environment: dict[str, str] | None = None
+) -> AsyncIterator[trio.Process]:
+    """A server with several workers; it is asked to end, and has to."""
+    with (directory / "server.log").open("wb") as log:
+        process = await trio.lowlevel.open_process(
+            [sys.executable, "-m", *command],
+            env=environment or {"PATH": "/usr/bin:/bin", "DLOG_URI": uri, "PYTHONPATH": str(ROOT)},
+            stdout=log,
+            stderr=log,
+            cwd=ROOT,
+        )
+    try:
+        yield process
+        process.send_signal(signal.SIGTERM)
+        await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def was_answered(port: int, order: str) -> bool:
+    """Send an order by a connection of its own, since the workers share those; True for a 200."""
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        lines = ["POST /orders HTTP/1.1", "Host: shop", f"Content-Length: {len(order)}", "Connection: close"]
+        await stream.send_all("\r\n".join([*lines, "", order]).encode())
+        reply = b"".join([chunk async for chunk in stream])
+    return reply.startswith(b"HTTP/1.1 200 ") and b'"position"' in reply
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["uvicorn", "--workers", "4", "--app-dir", "examples", "fastapi_service:app", "--port", "{port}"],
+        ["gunicorn", "--workers", "4", "--threads", "4", "--chdir", "examples", "--bind", "127.0.0.1:{port}",
+         "flask_service:app"],
+    ],
+    ids=["uvicorn", "gunicorn"],
+)  # fmt: skip
+async def test_every_answered_request_is_stored_once_although_workers_are_killed(
+    tmp_path: Path, command: list[str]
+) -> None:
+    (port,) = free_ports(1, random.Random(), host="127.0.0.1")
+    uri = f"file://{tmp_path}/ns"
+    answered: list[str] = []
+    rng = random.Random(11)
+    with trio.fail_after(TEST_TIMEOUT_S):
+        filled = [each.format(port=port) for each in command]
+        async with served(filled, uri, tmp_path) as server, trio.open_nursery() as nursery:
+
+            async def post(client: int) -> None:
+                for number in count():
+                    order = f"{client}/{number}"
+                    try:
+                        if await was_answered(port, order):
+                            answered.append(order)
+                    except OSError:
+                        await trio.sleep(0.05)  # the server begins
+                    except trio.BrokenResourceError:
+                        pass  # the worker was killed
+
+            async def more(records: int) -> None:
+                enough = len(answered) + records
+                while len(answered) < enough:  # noqa: ASYNC110
+                    await trio.sleep(0.02)
+
+            for client in range(6):
+                nursery.start_soon(post, client)
+            await more(30)
+            for _ in range(4):
+                kill_one_worker(server.pid, rng)
+                await more(30)
+            nursery.cancel_scope.cancel()
+        counts = Counter(payload.decode() for payload in await stored(uri))
+    assert [order for order, stored_count in counts.items() if stored_count > 1] == []
+    assert set(answered) - set(counts) == set()
+
+
+CELERY_APP = """
+import json
+import pathlib
+import sys
+import celery_tasks
+
+app = celery_tasks.app
+box = pathlib.Path(__file__).parent
+(box / "queue").mkdir(exist_ok=True)
+(box / "results").mkdir(exist_ok=True)
+app.conf.broker_transport_options = {
+    "data_folder_in": str(box / "queue"), "data_folder_out": str(box / "queue"),
+    "control_folder": str(box / "control"),
+}
+app.conf.result_backend = f"file://{box / 'results'}"
+app.conf.task_reject_on_worker_lost = True
+if __name__ == "__main__":
+    sent = {order: celery_tasks.store.delay(order) for order in map(str, range(int(sys.argv[1])))}
+    print(json.dumps({order: result.get(timeout=200) for order, result in sent.items()}))
+"""
+
+
+async def test_each_task_of_a_pool_of_celery_is_stored_although_its_processes_are_killed(
+    tmp_path: Path,
+) -> None:
+    uri, rng, orders = f"file://{tmp_path}/ns", random.Random(13), 80
+    (tmp_path / "shop_tasks.py").write_text(CELERY_APP)
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "DLOG_URI": uri,
+        "CELERY_BROKER": "filesystem://",
+        "PYTHONPATH": f"{tmp_path}:{ROOT / 'examples'}:{ROOT}",
+    }
+    worker = ["celery", "--app", "shop_tasks", "worker", "--concurrency", "3", "--loglevel", "INFO"]
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with served(worker, uri, tmp_path, environment) as server, trio.open_nursery() as nursery:
+
+            async def kill_some() -> None:
+                for kept in (15, 30, 45):
+                    while sum(1 for _ in (tmp_path / "results").glob("*")) < kept:  # noqa: ASYNC110
+                        await trio.sleep(0.02)
+                    kill_one_worker(server.pid, rng)
+
+            nursery.start_soon(kill_some)
+            done = await trio.run_process(
+                [sys.executable, str(tmp_path / "shop_tasks.py"), str(orders)],
+                env=environment,
+                capture_stdout=True,
+            )
+        counts = Counter(json.loads(payload)["order"] for payload in await stored(uri))
+    positions = json.loads(done.stdout)
+    assert set(positions) == set(counts) == set(map(str, range(orders)))
+    # A task that was delivered again after its process died may be there twice, as the example says.
+    assert sum(counts.values()) <= orders + 3 * 3 * 4
