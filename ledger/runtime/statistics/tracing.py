@@ -6,7 +6,7 @@ Always: a span covers a call or a step, never a single record of a batch. Withou
 program the library makes spans that record nothing.
 
 Source: OpenTelemetry, semantic conventions for messaging spans. The context of a span is not written into
-records, which have no headers.
+records; a program may put it into a header.
 """
 
 from __future__ import annotations

@@ -12,11 +12,15 @@ from dlog.errors import EntryFormatError
 from dlog.format.attributes import (
     ATTRIBUTES_BYTES_MAX,
     BLOCK_BYTES,
+    SEQUENCE_MAX,
+    STORED_BYTES_MAX,
+    check_producer,
     decode_attributes,
     decode_attributes_block,
     encode_attributes,
     encode_attributes_record,
     item_bytes,
+    with_producer,
 )
 from dlog.format.compression import Compression
 from dlog.format.envelope import open_envelope, seal_envelope
@@ -64,17 +68,62 @@ def test_what_was_encoded_is_decoded(key: bytes | None, given_headers: dict[str,
     if data is None:
         assert (key, given_headers) == (None, {})
     else:
-        assert decode_attributes(data) == (key, tuple(given_headers.items()))
+        assert decode_attributes(data) == (key, tuple(given_headers.items()), None)
+
+
+producers = st.none() | st.tuples(
+    names.filter(lambda each: len(each.encode()) <= 64), st.integers(0, SEQUENCE_MAX)
+)
+
+
+def encoded_with(
+    key: bytes | None, items: dict[str, bytes], producer: tuple[str, int] | None
+) -> bytes | None:
+    data = encode_attributes(key, items)
+    return data if producer is None else with_producer(data, check_producer(producer[0]), producer[1])
+
+
+def test_a_producer_has_these_bytes() -> None:
+    with_key = with_producer(encode_attributes(b"k7", None), b"p1", 258)
+    assert with_key.hex() == "03000000026b37" + "027031" + "0000000000000102" + "00"
+    assert with_producer(None, b"p", 1).hex() == "02" + "0170" + "0000000000000001" + "00"
+    with_headers = with_producer(encode_attributes(None, {"x": b"y"}), b"p", 1)
+    assert with_headers.hex() == "02" + "0170" + "0000000000000001" + "01017800000001" + "79"
+
+
+@given(keys, headers, producers)
+def test_a_producer_is_decoded_beside_key_and_headers(
+    key: bytes | None, given_headers: dict[str, bytes], producer: tuple[str, int] | None
+) -> None:
+    data = encoded_with(key, given_headers, producer)
+    if data is not None:
+        assert decode_attributes(data) == (key, tuple(given_headers.items()), producer)
+
+
+@pytest.mark.parametrize(("name", "error"), [("", ValueError), ("é" * 33, ValueError), (b"p", TypeError)])
+def test_a_name_that_no_producer_can_have_is_refused(name: object, error: type) -> None:
+    with pytest.raises(error):
+        check_producer(name)  # type: ignore[arg-type]
+    assert len(check_producer("é" * 32)) == 64
+
+
+def test_the_longest_attributes_have_room_for_the_longest_producer() -> None:
+    longest = encode_attributes(bytes(ATTRIBUTES_BYTES_MAX - 6), None)
+    data = with_producer(longest, b"p" * 64, SEQUENCE_MAX)
+    assert len(data) == STORED_BYTES_MAX
+    assert decode_attributes(data)[2] == ("p" * 64, SEQUENCE_MAX)
+    with pytest.raises(EntryFormatError):
+        decode_attributes(data + b"\0")
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_decode_or_are_a_format_error(data: bytes) -> None:
-    for prefix in (b"", b"\0", b"\1", b"\0\1", b"\1\0\0\0\1"):
+    for prefix in (b"", b"\0", b"\1", b"\2\1p", b"\3\0\0\0\1", b"\0\1", b"\1\0\0\0\1"):
         try:
-            key, items = decode_attributes(prefix + data)
+            key, items, producer = decode_attributes(prefix + data)
         except EntryFormatError:
             continue
-        assert encode_attributes(key, dict(items)) == prefix + data
+        assert encoded_with(key, dict(items), producer) == prefix + data
 
 
 @given(st.binary(max_size=200), st.integers(0, 5))
@@ -109,9 +158,9 @@ def test_what_is_beyond_the_limits_is_refused(key: object, given_headers: object
 
 def test_the_limits_themselves_are_taken() -> None:
     many = {"n" * (192 + each): b"v" for each in range(64)}
-    assert decode_attributes(encode_attributes(b"", many) or b"") == (b"", tuple(many.items()))
+    assert decode_attributes(encode_attributes(b"", many) or b"") == (b"", tuple(many.items()), None)
     longest = bytes(ATTRIBUTES_BYTES_MAX - 6)
-    assert decode_attributes(encode_attributes(longest, None) or b"") == (longest, ())
+    assert decode_attributes(encode_attributes(longest, None) or b"") == (longest, (), None)
 
 
 def entry_with(body: bytes) -> bytes:
