@@ -43,6 +43,8 @@ TOOLS = {
     "mkdocs-material": (".ci/mkdocs.yml", "name: material"),
     "mkdocstrings": (".ci/mkdocs.yml", "mkdocstrings"),
     "hypercorn": ("examples/key_value_service.py", "hypercorn"),
+    "gunicorn": ("tests/crash/test_crash_shared_writer.py", "gunicorn"),
+    "uvicorn": ("tests/crash/test_crash_shared_writer.py", "uvicorn"),
     "starlette": ("examples/key_value_service.py", "starlette"),
     # kazoo imports it for SASL.
     "pure-sasl": ("ledger/metadata_store/zookeeper_security.py", "puresasl"),

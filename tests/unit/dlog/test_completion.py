@@ -16,7 +16,7 @@ from tests.places import ROOT
 FACES = ("dlog", "dlog.aio", "dlog.blocking")
 APPEND = (
     "append(payload: bytes | bytearray | memoryview, *, txid: int | None=None, key: Buffer | None=None,"
-    " headers: Headers | None=None) -> DLSN"
+    " headers: Headers | None=None, sequence: int | None=None) -> DLSN"
 )
 
 
