@@ -67,4 +67,5 @@ class LogDescription:
     record_count: int  # visible records, including truncated ones that are not purged
     is_sealed: bool
     writer: str | None  # the owner of the lock
+    forwarders: int | None  # the programs that forward to it; None: it does not share the log
     segments: tuple[SegmentDescription, ...]

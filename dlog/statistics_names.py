@@ -28,9 +28,13 @@ DEGRADED_SEGMENTS = "dlog_degraded_segments"
 ENTRIES_FETCHED = "dlog_entries_fetched"
 ENTRIES_SENT = "dlog_entries_sent"
 FLUSHES = "dlog_flushes"
+FORWARDERS = "dlog_forwarders"
 LOCKS_LOST = "dlog_locks_lost"
+OWNERSHIPS = "dlog_ownerships"
 READERS_OPENED = "dlog_readers_opened"
+RECORDS_FORWARDED = "dlog_records_forwarded"
 RECORDS_READ = "dlog_records_read"
+RECORDS_REPEATED = "dlog_records_repeated"
 RECORDS_SENT = "dlog_records_sent"
 SEGMENTS_BEGUN = "dlog_segments_begun"
 SEGMENTS_COMPLETED = "dlog_segments_completed"
@@ -48,8 +52,11 @@ COUNTERS: Mapping[str, str] = {
     ENTRIES_SENT: "entries that writers sent, control records included",
     FLUSHES: "calls of `flush`",
     LOCKS_LOST: "writers that stopped because they lost the log's lock",
+    OWNERSHIPS: "times that a shared writer became the owner of its log",
     READERS_OPENED: "readers opened",
+    RECORDS_FORWARDED: "records that shared writers sent to owners in other programs, repeats included",
     RECORDS_READ: "records decoded by readers",
+    RECORDS_REPEATED: "records that an owner got and that the log had already",
     RECORDS_SENT: "records that writers sent; again those that a failed ledger did not keep",
     SEGMENTS_BEGUN: "segments that writers began",
     SEGMENTS_COMPLETED: "segments completed, by their writer or by a recovery",
@@ -60,6 +67,7 @@ COUNTERS: Mapping[str, str] = {
 }
 GAUGES: Mapping[str, str] = {
     DEGRADED_SEGMENTS: "segments in use on fewer bookies than asked",
+    FORWARDERS: "programs that forward to owners in this one",
     WAITING_BYTES: "bytes of records that are submitted and not durable",
 }
 TIMINGS: Mapping[str, str] = {

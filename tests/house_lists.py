@@ -69,6 +69,7 @@ SHELLS: tuple[str, ...] = (
     "namespace/cursor_nodes.py",
     "namespace/properties/node.py",
     "namespace/heal_node.py",
+    "namespace/owner_node.py",
     "namespace/retention_node.py",
     "dlog/read/cursors.py",
     "dlog/read/entry_verifier.py",

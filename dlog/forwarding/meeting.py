@@ -20,8 +20,11 @@ from hashlib import sha256
 import trio
 
 from ledger.deploy.directory import Directory, not_for_children
-from ledger.metadata_store.errors import MetadataError, NodeExistsError, NoNodeError
+from ledger.metadata_store.errors import BadVersionError, MetadataError, NodeExistsError, NoNodeError
 from namespace.log_nodes import LogNodes
+from namespace.owner_node import LogOwner, decode_owner, encode_owner, read_owner
+
+COUNT_S = 0.2  # the number of forwarders is written this long after it has changed
 
 
 class DirectoryMeeting:
@@ -38,12 +41,10 @@ class DirectoryMeeting:
         Raises:
             ledger.metadata_store.errors.MetadataError: The store failed.
         """
-        path = self._nodes.owner_path
-        try:
-            name = (await self._nodes.store.get(path, watch=changed)).value.decode("utf-8", "replace")
-        except NoNodeError:
-            await self._nodes.store.exists(path, watch=changed)
+        owner = await read_owner(self._nodes, changed)
+        if owner is None:
             return None
+        name = owner.address
         # Only a name that an owner of this log can have made: a node decides about no other file.
         is_ours = name.startswith(self._prefix) and name.endswith(".sock") and "/" not in name
         return name if is_ours else None
@@ -77,19 +78,34 @@ class DirectoryMeeting:
             self._directory.remove_socket(name)  # of owners that were killed
         name = f"{self._prefix}{secrets.token_hex(4)}.sock"
         listener = self._directory.listen(name)
+        connected, changed = set[trio.SocketStream](), trio.Event()
         try:
             async with trio.open_nursery() as nursery:
 
                 async def serve_one(stream: trio.SocketStream) -> None:
+                    connected.add(stream)
+                    changed.set()
                     with _not_for_children(stream):
                         await serve(stream)
+                    connected.discard(stream)
+                    changed.set()
 
                 async def accept() -> None:
                     while True:
                         nursery.start_soon(serve_one, await listener.accept())
 
+                async def count() -> None:
+                    nonlocal changed
+                    while True:
+                        await changed.wait()
+                        await trio.sleep(COUNT_S)
+                        changed = trio.Event()
+                        with suppress(MetadataError):  # the next change writes it again
+                            await self._count(LogOwner(name, len(connected)))
+
                 nursery.start_soon(accept)
-                await self._publish(name)
+                await self._publish(LogOwner(name, 0))
+                nursery.start_soon(count)
                 yield
                 nursery.cancel_scope.cancel()
         finally:
@@ -99,20 +115,28 @@ class DirectoryMeeting:
             with trio.CancelScope(shield=True), trio.move_on_after(1), suppress(MetadataError):
                 await self._withdraw(name)
 
-    async def _publish(self, name: str) -> None:
+    async def _publish(self, owner: LogOwner) -> None:
         store, path = self._nodes.store, self._nodes.owner_path
         while True:
             try:
-                await store.create(path, name.encode(), ephemeral=True)
+                await store.create(path, encode_owner(owner), ephemeral=True)
                 return
             except NodeExistsError:  # of an earlier owner; this one has the lock
                 with suppress(NoNodeError):
                     await store.delete(path)
 
+    async def _count(self, owner: LogOwner) -> None:
+        """Write the number of forwarders, unless the node is another owner's."""
+        store, path = self._nodes.store, self._nodes.owner_path
+        with suppress(NoNodeError, BadVersionError):
+            node = await store.get(path)
+            if (found := decode_owner(node.value)) is not None and found.address == owner.address:
+                await store.put(path, encode_owner(owner), expected=node.stat.version)
+
     async def _withdraw(self, name: str) -> None:
         store, path = self._nodes.store, self._nodes.owner_path
         with suppress(NoNodeError):
-            if (await store.get(path)).value == name.encode():
+            if (found := decode_owner((await store.get(path)).value)) is not None and found.address == name:
                 await store.delete(path)
 
 

@@ -124,6 +124,7 @@ class Owner:
             str, tuple[str, ForwarderConnection | None]
         ] = {}  # instance and connection, by producer
         self.is_leaving = False
+        self.repeated_records = 0  # that the log had already
 
     @property
     def forwarder_count(self) -> int:
@@ -171,6 +172,7 @@ class Owner:
         known = self._known(producer, records)
         if len(known) < count:
             self._check_order(producer, floor, records, len(known))
+        self.repeated_records += len(known)
         if len(known) == count:
             return Taken(known, ())
         try:

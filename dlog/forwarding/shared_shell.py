@@ -56,6 +56,7 @@ from dlog.forwarding.frames import (
 from dlog.forwarding.owner import READ_BYTES, Owner, OwnerGoneError, OwnLink, dlsns_of
 from dlog.forwarding.window_reading import read_window
 from dlog.read.read_only_log import ReadOnlyLog
+from dlog.statistics_names import FORWARDERS, OWNERSHIPS, RECORDS_FORWARDED, RECORDS_REPEATED, WAITING_BYTES
 from dlog.write.log_writer import LogWriter, wait_stopped
 from ledger.errors import LedgerError, WireError
 from ledger.metadata_store.errors import MetadataError
@@ -122,9 +123,11 @@ class _RemoteLink:
         self._next_call = 0
         self.heard_s = trio.current_time()
         self.is_lost = False
+        self.sent_records = 0
 
     def send(self, records: Records) -> None:
         """See ``forward_machine.Link``."""
+        self.sent_records += len(records.payloads)
         self._put(encode_records(records))
 
     async def call(self, request: Request) -> list[DLSN]:
@@ -195,6 +198,7 @@ class SharedShell:
         self._refusal: DLogError | None = None  # why the owner does not take this writer's records
         self._was_attached = self._is_ended = False
         self.is_sealed = False  # the log is
+        self._forwarded_records = self._repeated_records = self._ownerships = 0  # on links of before
         self._instance = secrets.token_hex(16)
         self._pause_s = SEEK_S
         self._payload_bytes_max = config.record_bytes_max
@@ -202,6 +206,22 @@ class SharedShell:
     def describe(self) -> str:
         """The state, for ``repr``."""
         return f"{self.machine.phase.name.lower()}, {self.machine.waiting_bytes} bytes waiting"
+
+    def counters(self) -> dict[str, int]:
+        """What this writer has done so far, by the names of its statistics."""
+        forwarded = 0 if self._remote is None else self._remote.sent_records
+        repeated = 0 if self.owner is None else self.owner.repeated_records
+        return {
+            RECORDS_FORWARDED: self._forwarded_records + forwarded,
+            RECORDS_REPEATED: self._repeated_records + repeated,
+            OWNERSHIPS: self._ownerships,
+        }
+
+    def gauges(self) -> dict[str, int]:
+        """How this writer is now, by the names of its statistics."""
+        if self.owner is not None:  # its own records count at the log's writer
+            return {FORWARDERS: self.owner.forwarder_count}
+        return {WAITING_BYTES: self.machine.waiting_bytes}
 
     def _change(self) -> None:
         self._changed.set()
@@ -354,6 +374,7 @@ class SharedShell:
                 pass
             finally:
                 self._remote = None
+                self._forwarded_records += link.sent_records
                 link.lost()
                 machine.lost(link)
         if self._refusal is not None:
@@ -459,6 +480,7 @@ class SharedShell:
             extra = event("shared.owned", log=self.log, producer=shared.producer)
             logger.info("log %s: this program owns its shared writer", self.log, extra=extra)
             self.owner = owner
+            self._ownerships += 1
             try:
                 self._attached(link, ForwardEvent.WIN)
                 stopped = await self._wait_end_of(writer)
@@ -468,6 +490,7 @@ class SharedShell:
                     machine.end()
             finally:
                 self.owner = None
+                self._repeated_records += owner.repeated_records
                 if machine.phase is not ForwardPhase.CLOSED:
                     machine.lost(link)
         if stopped is not None and not isinstance(stopped, LogFencedError | LogWriteError):

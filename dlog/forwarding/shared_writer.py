@@ -19,7 +19,6 @@ import trio
 from dlog.encryption import OVERHEAD_BYTES_MAX
 from dlog.errors import (
     BatchTooLongError,
-    DLogError,
     RecordOutcome,
     RecordTooLongError,
     TxidOutOfOrderError,
@@ -36,7 +35,7 @@ from dlog.forwarding.shared_shell import SharedLog, SharedShell
 from dlog.statistics_names import FLUSH, FLUSHES
 from dlog.write.batcher import Batch, encoded_bytes
 from dlog.write.health import WriterHealth, WriterState
-from dlog.write.log_writer import OVERLOAD_FACTOR, Buffer, Headers, LogWriter
+from dlog.write.log_writer import OVERLOAD_FACTOR, Buffer, Headers, LogWriter, closed_at_end
 from dlog.write.pending import Pending, settled_positions, wait_settled
 from ledger.payloads import as_payload
 from ledger.runtime.audit import audited_async
@@ -426,19 +425,13 @@ async def open_shared_writer(shared: SharedLog, lock_timeout_s: float) -> AsyncI
     check_producer(shared.producer)
     shell = SharedShell(shared)
     async with open_service_tasks() as tasks:
+        recorder = shared.log.recorder
+        recorder.open_source(shell, shell.counters, shell.gauges)
         tasks.start_soon(shell.run)
-        await shell.wait_attached(max(lock_timeout_s, 1.0))
-        writer = SharedLogWriter(shell)
-        raised = True
         try:
-            yield writer
-            raised = False
+            await shell.wait_attached(max(lock_timeout_s, 1.0))
+            writer = SharedLogWriter(shell)
+            async with closed_at_end(writer.aclose):
+                yield writer
         finally:
-            if raised:
-                with trio.CancelScope(shield=True):
-                    try:
-                        await writer.aclose()
-                    except DLogError:
-                        pass
-            else:
-                await writer.aclose()
+            recorder.close_source(shell)

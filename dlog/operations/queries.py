@@ -12,6 +12,7 @@ from dlog.description import LogDescription, SegmentDescription
 from dlog.errors import translated
 from dlog.format.record import TXID_MAX
 from dlog.write.opening import lock_owner
+from namespace.owner_node import read_owner
 from namespace.policy import Right
 from namespace.segments.truncation import first_left
 
@@ -32,6 +33,7 @@ async def describe_log(context: NamespaceContext, name: str) -> LogDescription:
                 count += await log.visible_count(older[-1])
     with translated(name, "looking for its writer"):
         writer = await lock_owner(context.nodes(log.name))
+        owner = await read_owner(context.nodes(log.name))
     return LogDescription(
         name=log.name,
         first_dlsn=first_left(segments),
@@ -40,5 +42,6 @@ async def describe_log(context: NamespaceContext, name: str) -> LogDescription:
         record_count=count,
         is_sealed=any(each.last_txid == TXID_MAX for each in segments),
         writer=writer,
+        forwarders=None if owner is None else owner.forwarders,
         segments=tuple(SegmentDescription.of(each) for each in segments),
     )

@@ -111,6 +111,7 @@ async def logs(namespace: Namespace, rates_of: RatesOf) -> dict[str, Any]:
                 "records": described.record_count,
                 "segments": len(described.segments),
                 "writer": described.writer,
+                "forwarders": described.forwarders,
                 "is_sealed": described.is_sealed,
                 "cursors": len(cursors),
             }
@@ -160,6 +161,7 @@ async def log_detail(namespace: Namespace, name: str) -> dict[str, Any]:
         "first": _text(described.first_dlsn),
         "last": _text(described.last_dlsn),
         "writer": described.writer,
+        "forwarders": described.forwarders,
         "is_sealed": described.is_sealed,
         "segments": [
             {

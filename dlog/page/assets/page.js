@@ -158,7 +158,7 @@ function showStreams() {
     put(perSecond, rate(each.records_per_s));
     put(segments, each.error ? "–" : number.format(each.segments));
     put(cursors, each.error ? "–" : number.format(each.cursors));
-    put(writer, each.error ?? (each.is_sealed ? "sealed" : each.writer ?? "none"));
+    put(writer, each.error ?? (each.is_sealed ? "sealed" : writerText(each)));
   });
 }
 
@@ -205,12 +205,18 @@ function closeStream() {
   row?.querySelector("button").focus();
 }
 
+// Who writes a log, and how many programs forward to it if it is shared.
+function writerText(log) {
+  if (!log.writer) return "none";
+  return log.forwarders === null ? log.writer : `${log.writer}, ${number.format(log.forwarders)} forward to it`;
+}
+
 async function refreshStream() {
   const name = state.chosen;
   const found = await ask("stream", { name });
   if (state.chosen !== name) return;
   put(get("stream-note"), `${number.format(found.records)} records from ${found.first ?? "–"} to ${found.last ?? "–"}; ` +
-    (found.is_sealed ? "sealed" : found.writer ? `written by ${found.writer}` : "no writer"));
+    (found.is_sealed ? "sealed" : `writer: ${writerText(found)}`));
   drawTimeline(get("timeline"), found.segments, found.at_ms, clock);
   keyed(get("segments"), [...found.segments].reverse(), (each) => each.segment_seqno, (each) => {
     const row = make("tr");

@@ -20,6 +20,7 @@ import dlog.aio
 import dlog.blocking
 from dlog import DLSN, RecordOutcome
 from dlog.write.log_writer import LogWriter
+from namespace.owner_node import LogOwner, encode_owner
 
 pytestmark = pytest.mark.slow
 TEST_TIMEOUT_S = 60
@@ -313,6 +314,24 @@ async def test_records_that_wait_too_long_for_an_owner_fail_and_the_writer_goes_
     assert (await programs.stored())[-1] == b"four"
 
 
+async def test_operators_see_who_owns_a_log_and_how_many_forward_to_it(programs: Programs) -> None:
+    first, second, third = [await programs.start() for _ in range(3)]
+    await second.writer.append_many([b"one", b"two"])
+    while (described := await first.namespace.describe_log("log")).forwarders != 2:  # noqa: ASYNC110
+        await trio.sleep(0.02)
+    assert described.writer is not None
+    assert str(os.getpid()) in described.writer
+    assert first.namespace.statistics().gauges["dlog_forwarders"] == 2
+    assert first.namespace.statistics().counters["dlog_ownerships"] == 1
+    assert second.namespace.statistics().counters["dlog_records_forwarded"] == 2
+    assert third.namespace.statistics().counters["dlog_records_forwarded"] == 0
+    await first.close()
+    await third.writer.append(b"three")
+    assert second.writer.is_owner or third.writer.is_owner
+    async with third.namespace.open_writer("alone", create=True):
+        assert (await third.namespace.describe_log("alone")).forwarders is None
+
+
 async def test_strangers_find_a_socket_that_only_this_user_can_reach(
     programs: Programs, tmp_path: Path
 ) -> None:
@@ -328,8 +347,8 @@ async def test_an_address_that_leads_elsewhere_is_not_followed(programs: Program
     first = await programs.start()
     await first.writer.append(b"one")
     nodes = first.namespace.context.nodes("log")
-    for address in (b"bookie.sock", b"../x.sock", b"\xff", b"log-0000000000000000-0.sock"):
-        await nodes.store.put(nodes.owner_path, address)
+    for address in ("bookie.sock", "../x.sock", "", "log-0000000000000000-0.sock"):
+        await nodes.store.put(nodes.owner_path, encode_owner(LogOwner(address, 0)))
         async with dlog.open_namespace(programs.uri) as namespace:
             with pytest.raises(dlog.LogLockedError):
                 async with namespace.open_writer("log", shared=True, lock_timeout_s=0):
