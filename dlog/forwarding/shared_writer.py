@@ -140,7 +140,8 @@ class SharedLogWriter(LogWriter):
     ) -> DLSN:
         """See ``LogWriter.append``."""
         attributes = None if key is None and headers is None else self._attributes(key, headers)
-        with self._appending():
+        with self._appending() as span:
+            attributes = self._traced(span, len(payload), attributes, key, headers)
             if self._machine_of_all.is_over_limit:
                 payload = as_payload(payload)
                 await self.wait_capacity()
@@ -161,7 +162,9 @@ class SharedLogWriter(LogWriter):
         """See ``LogWriter.append_many``. Without ``atomic``, records of other programs may come between."""
         records = [as_payload(each) for each in payloads]
         attributes = self._attributes_of(len(records), keys, headers)
-        with self._appending_many(len(records)):
+        with self._appending_many(len(records)) as span:
+            if span is not None:
+                attributes = self._all_traced(records, attributes, atomic=atomic)
             if self._machine_of_all.is_over_limit:
                 await self.wait_capacity()
             ids = self._checked_all(records, txids)

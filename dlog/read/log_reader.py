@@ -12,7 +12,7 @@ Source: DistributedLog, BKAsyncLogReader.java (docs/stream-format.md 7).
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from typing import Literal, overload
@@ -30,7 +30,7 @@ from dlog.errors import (
     NamespaceClosedError,
 )
 from dlog.format.arguments import as_dlsn
-from dlog.format.record import Record
+from dlog.format.record import Record, RecordWithAttributes
 from dlog.read.columns import RecordRun
 from dlog.read.cursors import ReaderCursor
 from dlog.read.gap_finder import GapFinder
@@ -246,6 +246,7 @@ class LogReader(ProcessBound):
             records = await self._take_records(records_max, wait_s, columns)
             if span is not None:
                 span.set_attribute(MESSAGE_COUNT, len(records or ()))
+                self._link(span, records or ())
         return records
 
     async def _take_records(
@@ -389,8 +390,19 @@ class LogReader(ProcessBound):
         with self._receiving() as span:
             is_found = await self._refill()
             if span is not None:
-                span.set_attribute(MESSAGE_COUNT, len(self._records) - self._index if is_found else 0)
+                found = self._records[self._index :] if is_found else ()
+                span.set_attribute(MESSAGE_COUNT, len(found))
+                self._link(span, found)
         return is_found
+
+    def _link(self, span: Span, records: Sequence[Record]) -> None:
+        """Link the span with those in which the records were written."""
+        if isinstance(records, RecordBatch):
+            headers = records.headers if records.has_attributes else list[Mapping[str, bytes]]
+        else:
+            with_some = [each for each in records if isinstance(each, RecordWithAttributes)]
+            headers = partial(list, (each.headers for each in with_some))
+        self._log.recorder.link(span, headers)
 
     def _receiving(self) -> AbstractContextManager[Span | None]:
         return self._log.operation(RECEIVE, "receive", operation_type="receive")

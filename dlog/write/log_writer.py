@@ -226,7 +226,7 @@ class LogWriter(ProcessBound):
             raise self._not_shared()
         attributes = None if key is None and headers is None else self._attributes(key, headers)
         if self._is_observed:
-            return await self._append_observed(payload, txid, attributes)
+            return await self._append_observed(payload, txid, attributes, key, headers)
         if self._machine.is_over_limit:
             payload = as_payload(payload)  # copied now: the caller may reuse its buffer during the wait
             await self.wait_capacity()
@@ -237,8 +237,16 @@ class LogWriter(ProcessBound):
             await settled.wait()
         return batch.dlsn(slot)
 
-    async def _append_observed(self, payload: Buffer, txid: int | None, attributes: bytes | None) -> DLSN:
+    async def _append_observed(
+        self,
+        payload: Buffer,
+        txid: int | None,
+        attributes: bytes | None,
+        key: Buffer | None,
+        headers: Headers | None,
+    ) -> DLSN:
         with self._appending() as span:
+            attributes = self._traced(span, len(payload), attributes, key, headers)
             if self._machine.is_over_limit:
                 payload = as_payload(payload)
                 await self.wait_capacity()
@@ -276,7 +284,7 @@ class LogWriter(ProcessBound):
             raise self._not_shared()
         payloads = payloads if isinstance(payloads, list) else list(payloads)
         attributes = self._attributes_of(len(payloads), keys, headers)
-        with self._appending_many(len(payloads)):
+        with self._appending_many(len(payloads)) as span:
             if self._machine.is_over_limit:
                 payloads = [as_payload(each) for each in payloads]
                 await self.wait_capacity()
@@ -285,6 +293,8 @@ class LogWriter(ProcessBound):
             records, ids = self._checked(payloads, txids)
             if not records:
                 return []
+            if span is not None:
+                attributes = self._all_traced(records, attributes, atomic=atomic)
             return await settled_positions(self._take_many(records, ids, attributes, atomic=atomic))
 
     async def append_after(
@@ -311,6 +321,7 @@ class LogWriter(ProcessBound):
         """
         with self._appending() as span:
             payload, attributes = as_payload(payload), self._attributes(key, headers)
+            attributes = self._traced(span, len(payload), attributes, key, headers)
             await self._expect_last(last)  # no other task runs from its end until the record is taken
             return _marked(span, await Pending(*self._take(payload, txid, attributes, waits=True)))
 
@@ -331,11 +342,13 @@ class LogWriter(ProcessBound):
         """
         payloads = [as_payload(each) for each in payloads]
         attributes = self._attributes_of(len(payloads), keys, headers)
-        with self._appending_many(len(payloads)):
+        with self._appending_many(len(payloads)) as span:
             await self._expect_last(last)  # no other task runs from its end until the records are taken
             records, ids = self._checked(payloads, txids)
             if not records:
                 return []
+            if span is not None:
+                attributes = self._all_traced(records, attributes, atomic=True)
             return await settled_positions(self._take_many(records, ids, attributes, atomic=True))
 
     async def append_once(
@@ -360,6 +373,7 @@ class LogWriter(ProcessBound):
         with self._appending() as span:
             payload, txid = as_payload(payload), as_txid(txid)
             attributes = self._attributes(key, headers)
+            attributes = self._traced(span, len(payload), attributes, key, headers)
             while self._machine.is_over_limit:
                 await self.wait_capacity()
             if txid > self._last_txid:
@@ -634,6 +648,45 @@ class LogWriter(ProcessBound):
         headers: Iterable[Headers | None] | None,
     ) -> list[bytes | None] | None:
         return attributes_of(self.log, count, keys, headers, takes_any=self.keys_and_headers)
+
+    def _traced(
+        self,
+        span: Span | None,
+        payload_bytes: int,
+        attributes: bytes | None,
+        key: Buffer | None,
+        headers: Headers | None,
+    ) -> bytes | None:
+        """The attributes with the headers that carry the span to readers, if there is room for them.
+
+        Nothing of a trace makes a record fail, or one that fits into an entry take several.
+        """
+        if span is None or not self.keys_and_headers:
+            return attributes
+        given = headers or {}
+        carried = self._lookup.recorder.trace_headers()
+        if not carried or not given.keys().isdisjoint(carried):
+            return attributes  # the program carries a trace itself
+        try:
+            traced = encode_attributes(key, {**given, **carried})
+        except ValueError:  # the limits of headers
+            return attributes
+        limit = min(self.payload_bytes_max, PAYLOAD_BYTES_MAX - 2 * OVERHEAD_BYTES_MAX)
+        return attributes if traced is None or payload_bytes + len(traced) > limit else traced
+
+    def _all_traced(
+        self, records: Sequence[bytes], attributes: list[bytes | None] | None, *, atomic: bool
+    ) -> list[bytes | None] | None:
+        """``_traced`` for the records of one call that have no attributes of their own."""
+        if not self.keys_and_headers or attributes is not None:
+            return attributes
+        carried = encode_attributes(None, self._lookup.recorder.trace_headers())
+        if carried is None:
+            return None
+        limit = min(self.payload_bytes_max, PAYLOAD_BYTES_MAX - 2 * OVERHEAD_BYTES_MAX) - len(carried)
+        traced = [carried if len(each) <= limit else None for each in records]
+        size_bytes = encoded_bytes(records, traced) + 2 * OVERHEAD_BYTES_MAX * len(records)
+        return None if atomic and size_bytes > RECORD_BYTES_MAX else traced
 
     def _take(
         self,

@@ -8,12 +8,20 @@ Source: our own; docs/guide.md, "Repeated appends".
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dlog.encryption import PayloadOpener, sealed_with
 from dlog.errors import DecryptionError, EncryptionKeyError
-from dlog.format.attributes import encode_attributes
+from dlog.format.attributes import decode_attributes
 from dlog.format.large_record import rest_of
 from dlog.format.record import Record
 from dlog.write.batcher import is_too_long
+from ledger.runtime.statistics.tracing import TRACE_HEADERS
+
+
+def _without_trace(headers: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    """A repeat belongs to another span than the first call."""
+    return [each for each in headers if each[0] not in TRACE_HEADERS]
 
 
 def is_repeat_of(
@@ -36,7 +44,8 @@ def is_repeat_of(
             return True
     elif sealed_with(stored) is not None:
         return True  # this writer has no key
-    if encode_attributes(record.key, record.headers) != attributes:
+    given_key, given, _ = (None, (), None) if attributes is None else decode_attributes(attributes)
+    if record.key != given_key or _without_trace(record.headers.items()) != _without_trace(given):
         return False
     # The last part of a large record with attributes has no bytes of the payload.
     return stored in (payload, rest_of(payload)) or (not stored and is_too_long(payload, attributes))

@@ -131,6 +131,15 @@ class Recorder:
             None if self._tracing is None or span is None else self._tracing.start(span, attributes),
         )
 
+    def trace_headers(self) -> dict[str, bytes]:
+        """The headers that carry the current span to the readers of a record; none if no spans are made."""
+        return {} if self._tracing is None else self._tracing.headers()
+
+    def link(self, span: Span | None, headers: Callable[[], Iterable[Mapping[str, bytes]]]) -> None:
+        """Link a span of ``operation`` with the spans that the headers of records carry."""
+        if span is not None and self._tracing is not None:
+            self._tracing.link(span, headers())
+
     def statistics(
         self,
         counters: Iterable[str],

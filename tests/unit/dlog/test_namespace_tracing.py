@@ -179,3 +179,92 @@ def test_the_library_is_imported_only_when_tracing_is_on(tmp_path: Path) -> None
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+async def test_the_spans_of_writers_and_readers_are_linked(tmp_path: Path, bounded: None) -> None:
+    async with dlog.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace:
+        async with namespace.open_writer("orders", create=True) as writer:
+            first = await writer.append(b"1", headers={"source": b"web"})
+            await writer.append_many([b"2", b"3"])
+            await writer.append_after(b"4", (await writer.append_many([b"5"], atomic=True))[0])
+            writer.submit(b"6")
+        async with namespace.open_reader("orders", start=first, follow=False) as reader:
+            records = [record async for record in reader]
+        async with namespace.open_reader("orders", follow=False) as reader:
+            columns = [batch async for batch in reader.batches()]
+    assert [list(record.headers) for record in records] == [
+        ["source", "traceparent"],
+        *[["traceparent"]] * 4,
+        [],
+    ]
+    assert sum(map(len, columns)) == 6
+    sent = [span for name in ("append orders", "append_many orders", "append_after orders")
+            for span in finished().get(name, [])]  # fmt: skip
+    linked = [
+        {link.context.span_id for link in span.links} for span in finished()["receive orders"] if span.links
+    ]
+    assert linked == [{span.context.span_id for span in sent if span.context is not None}] * 2
+
+
+async def test_a_trace_of_the_program_is_kept_and_one_without_room_is_left_out(
+    tmp_path: Path, bounded: None
+) -> None:
+    own = {"traceparent": b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"}
+    many = {str(number): b"" for number in range(64)}
+    async with dlog.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace:
+        async with namespace.open_writer("orders", create=True) as writer:
+            await writer.append(b"1", headers=own)
+            await writer.append(b"2", headers=many)
+            await writer.append(bytes(dlog.PAYLOAD_BYTES_MAX))
+            await writer.append_many([bytes(500_000), bytes(540_000)], atomic=True)
+            await writer.append(b"3", headers={"traceparent": b"\xff nonsense"})
+        async with namespace.open_reader("orders", follow=False) as reader:
+            records = [record async for record in reader]
+    assert [dict(record.headers) for record in records] == [
+        own,
+        many,
+        {},
+        {},
+        {},
+        {"traceparent": b"\xff nonsense"},
+    ]
+    links = [link for span in finished()["receive orders"] for link in span.links]
+    assert [format(link.context.trace_id, "x") for link in links] == ["a" * 32]
+
+
+async def test_a_repeat_is_found_although_it_belongs_to_another_span(tmp_path: Path, bounded: None) -> None:
+    async with dlog.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace:
+        async with namespace.open_writer("orders", create=True) as writer:
+            for headers in (None, {"source": b"web"}):
+                txid = 2 if headers else 1
+                first = await writer.append_once(b"x", txid=txid, headers=headers)
+                assert await writer.append_once(b"x", txid=txid, headers=headers) == first
+                with pytest.raises(dlog.TxidReusedError):
+                    await writer.append_once(b"x", txid=txid, headers={"source": b"other"})
+        async with dlog.open_namespace(tmp_path.as_uri()) as plain, plain.open_writer("orders") as writer:
+            assert await writer.append_once(b"x", txid=2, headers={"source": b"web"}) == first
+
+
+async def test_a_writer_that_takes_no_headers_carries_no_trace(tmp_path: Path, bounded: None) -> None:
+    config = dlog.WriterConfig(keys_and_headers=False)
+    async with dlog.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace:
+        async with namespace.open_writer("orders", create=True, config=config) as writer:
+            await writer.append(b"1")
+            await writer.append_many([b"2"])
+        async with namespace.open_reader("orders", follow=False) as reader:
+            assert [dict(record.headers) async for record in reader] == [{}, {}]
+
+
+async def test_a_shared_writer_carries_the_trace_to_readers_too(tmp_path: Path, bounded: None) -> None:
+    async with (
+        dlog.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace,
+        dlog.open_namespace(tmp_path.as_uri(), settings=TRACED) as other,
+        namespace.open_writer("orders", create=True, shared=True),
+        other.open_writer("orders", shared=True) as writer,
+    ):
+        await writer.append(b"1")
+        await writer.append_many([b"2"])
+        await writer.flush()
+        async with namespace.open_reader("orders", follow=False) as reader:
+            records = [record async for record in reader]
+    assert [list(record.headers) for record in records] == [["traceparent"]] * 2
