@@ -4,6 +4,8 @@ It uses all cores and stops at the first failure. Left to ``make test``: the tes
 cluster, the tests marked ``slow``, and the full number of examples of random and exhaustive tests
 (``tests.effort``).
 
+With the argument ``tests``, only the fast tests run, and all of them (``.ci/pythons``).
+
 Always: the last lines name the time the check took, the time it may take, and its slowest steps and tests.
 """
 
@@ -104,7 +106,9 @@ def run(commands: list[list[str]], directory: Path) -> list[Step]:
     return steps
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
+    if arguments == ["tests"]:
+        return subprocess.call([sys.executable, "-m", *TESTS], cwd=ROOT, env=environment())
     started_s = time.monotonic()
     done: list[Step] = []
     with tempfile.TemporaryDirectory(prefix="check-") as directory:
@@ -126,4 +130,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

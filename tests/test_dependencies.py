@@ -156,6 +156,63 @@ def test_the_set_up_installs_by_hash(target: str, lock: str, tmp_path: Path) -> 
     assert installs[2].endswith("--no-build-isolation --editable .")
 
 
+OTHER = "3.12" if sys.version_info[:2] != (3, 12) else "3.13"
+# Its environments are copies of itself. It notes what it runs.
+FAKE_PYTHON = """#!/bin/sh
+echo "dev=${PYTHONDEVMODE:-} $*" >> NOTED
+[ "$2" != venv ] || { mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; }
+"""
+
+
+def test_other_pythons_install_once_and_run_the_fast_tests(tmp_path: Path) -> None:
+    """The script finds one other version, below pyenv's folder; the others it names."""
+    (tmp_path / ".ci").mkdir()
+    for name in (".ci/pythons", ".ci/requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    noted = tmp_path / "noted"
+    own, other = tmp_path / ".venv/bin/python", tmp_path / f"pyenv/versions/{OTHER}.9/bin/python"
+    shims = [tmp_path / f"shims/python3.{minor}" for minor in range(11, 15)]
+    for path, text in {
+        own: f'#!/bin/sh\nexec "{sys.executable}" "$@"\n',
+        other: FAKE_PYTHON.replace("NOTED", str(noted)),
+        **dict.fromkeys(shims, "#!/bin/sh\nexit 1\n"),
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def run() -> tuple[str, list[str]]:
+        noted.unlink(missing_ok=True)
+        finished = subprocess.run(
+            [tmp_path / ".ci" / "pythons"],
+            env={"PATH": f"{tmp_path}/shims:{os.environ['PATH']}", "PYENV_ROOT": f"{tmp_path}/pyenv"},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        return finished.stdout, [line for line in noted.read_text().splitlines() if " -c " not in line]
+
+    text, calls = run()
+    own_version = f"3.{sys.version_info.minor}"
+    lacking = [f"3.{minor}" for minor in range(11, 15) if f"3.{minor}" not in (OTHER, own_version)]
+    assert re.findall(r"this machine has no Python (\S+);", text) == lacking
+    assert [call.split()[:4] for call in calls] == [
+        ["dev=", "-m", "venv", f".cache/python{OTHER}"],
+        ["dev=", "-m", "pip", "install"],
+        ["dev=1", "tests/check.py", "tests"],
+    ]
+    settings, lock = tmp_path / "pyproject.toml", tmp_path / ".ci/requirements.lock"
+    settings.write_text(
+        settings.read_text().replace("slow: a case", "slow: a test").replace("A durable", "The")
+    )
+    assert run()[1] == calls[2:]  # what is installed is the same
+    lock.write_text(lock.read_text() + "more==1\n")
+    assert run()[1] == calls
+    settings.write_text(settings.read_text().replace("celery>=5.4", "celery>=5.5"))
+    assert run()[1] == calls
+    assert run()[1] == calls[2:]
+
+
 @pytest.mark.parametrize(("allowed", "calls"), [("", []), ("1", ["sudo", "sudo"])])
 def test_no_script_takes_the_rights_of_root_unasked(tmp_path: Path, allowed: str, calls: list[str]) -> None:
     called = tmp_path / "called"

@@ -86,6 +86,13 @@ def private_copy(source: Path, directory: Path) -> Path:
 
 def is_trusted(client: ssl.SSLContext, server: Signed, name: str, file: Path) -> bool:
     """True if a client's context accepts the certificate of a server with this name; needs no socket."""
+    return refusal_of(client, server, name, file) is None
+
+
+def refusal_of(
+    client: ssl.SSLContext, server: Signed, name: str, file: Path
+) -> ssl.SSLCertVerificationError | None:
+    """Why a client's context refuses the certificate of a server with this name, if it does."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(server.write_pem(file))
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -99,22 +106,21 @@ def is_trusted(client: ssl.SSLContext, server: Signed, name: str, file: Path) ->
                 end.do_handshake()
             except ssl.SSLWantReadError:
                 pass
-            except ssl.SSLCertVerificationError:
-                return False
-    return True
+            except ssl.SSLCertVerificationError as exc:
+                return exc
+    return None
 
 
-def make_authority(name: str = "authority.test") -> TestAuthority:
-    """Make an authority with a self-signed certificate."""
+def make_authority(name: str = "authority.test", *, has_key_usage: bool = True) -> TestAuthority:
+    """Make an authority with a self-signed certificate. Strict clients refuse one without key usage."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
-    certificate = (
-        _builder(subject, x509.Name(subject), key, key)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(_MAY_SIGN, critical=True)
-        .sign(key, hashes.SHA256())
+    builder = _builder(subject, x509.Name(subject), key, key).add_extension(
+        x509.BasicConstraints(ca=True, path_length=None), critical=True
     )
-    return TestAuthority(Signed(certificate, key))
+    if has_key_usage:
+        builder = builder.add_extension(_MAY_SIGN, critical=True)
+    return TestAuthority(Signed(builder.sign(key, hashes.SHA256()), key))
 
 
 def _builder(

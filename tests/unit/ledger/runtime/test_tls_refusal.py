@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ssl
+import sys
+from pathlib import Path
 
 import pytest
 
+from ledger.auth.tls import client_context
 from ledger.runtime.tls_refusal import refusal_text
+from tests.fakes.certificates import make_authority, refusal_of
 
 
 def refused(message: str) -> ssl.SSLCertVerificationError:
@@ -41,3 +45,21 @@ def test_another_refusal_gets_no_such_advice(message: str) -> None:
 
 def test_an_error_without_words_is_named() -> None:
     assert refusal_text(ConnectionResetError()) == "ConnectionResetError()"
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_an_authority_without_key_usage_is_refused_as_this_python_does_and_with_this_advice(
+    is_strict: bool, tmp_path: Path
+) -> None:
+    """Older versions are as strict as 3.13 if they are told so."""
+    authority = make_authority(has_key_usage=False)
+    context = client_context(authorities=authority.write_pem(tmp_path / "authority.pem"))
+    if is_strict:
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+    refusal = refusal_of(context, authority.sign("localhost"), "localhost", tmp_path / "bookie.pem")
+    if not is_strict and sys.version_info < (3, 13):
+        assert refusal is None
+    else:
+        assert refusal is not None
+        assert "does not include key usage" in refusal_text(refusal)
+        assert "docs/security.md" in refusal_text(refusal)
