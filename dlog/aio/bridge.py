@@ -3,7 +3,8 @@
 Inside: calls from asyncio tasks into trio, their cancellation, context managers that stay open there.
 Not inside: the functions that are called.
 Always: a cancelled call has ended in trio before its asyncio task continues; the guest run ends before the
-last block that needs it.
+last block that needs it, and at the latest when the loop closes its asynchronous generators, as
+``asyncio.run`` makes it do.
 
 Trio waits for sockets in a thread of its own, but only while nothing is ready. Functions of trio that do not
 wait may be called from the loop at any time, since both run in one thread.
@@ -14,19 +15,21 @@ Source: trio's guest mode (``trio.lowlevel.start_guest_run``).
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 import weakref
 from asyncio import get_running_loop
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, suppress
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import trio
 
-from dlog.errors import NamespaceClosedError
+from dlog.errors import DLogError, NamespaceClosedError
 from ledger.runtime.log_lines import lines_handed_over
+from ledger.runtime.tasks.failure_domain import report_contained
 
 PASSES_CALLS_ON = True  # for ``shorten``
 
@@ -44,6 +47,26 @@ class Bridge:
         self._turn = asyncio.Lock()  # of starting and ending
         self._nursery: trio.Nursery | None = None
         self._ended: asyncio.Future[None] = loop.create_future()
+        self._pid = os.getpid()
+        self._with_loop: AsyncGenerator[None, None] | None = None  # see ``_end_with_loop``
+        self._dropped: set[asyncio.Task[None]] = set()  # that close what was dropped
+        self.held: dict[Held[Any], None] = {}  # in the order of opening
+
+    @property
+    def is_forked(self) -> bool:
+        """True in a child of the process whose loop this is."""
+        return self._pid != os.getpid()
+
+    def drop_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have the loop do some work, from any thread and without waiting; not if the loop is closed."""
+
+        def start() -> None:
+            task = self._loop.create_task(work())
+            self._dropped.add(task)
+            task.add_done_callback(self._dropped.discard)
+
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(start)
 
     @staticmethod
     async def acquire() -> Bridge:
@@ -148,6 +171,9 @@ class Bridge:
             else:
                 ended.set_result(None)
 
+        if self._with_loop is None:
+            self._with_loop = self._end_with_loop()
+            await anext(self._with_loop)  # now the loop knows it
         give_back_interrupts = _take_interrupts(self._loop)
         trio.lowlevel.start_guest_run(
             main,
@@ -164,20 +190,50 @@ class Bridge:
             self._holders -= 1
             if self._holders:
                 return
-            if self._nursery is not None:
-                self._nursery.cancel_scope.cancel()
-                await self._ended
+            await self._end()
             if not self._holders:  # nobody has come in the wait
-                _bridges.pop(
-                    self._loop, None
-                )  # or the loop, which the bridge refers to, would never be freed
+                # Or the loop, which the bridge refers to, would never be freed.
+                _bridges.pop(self._loop, None)
+        if not self._holders and self._with_loop is not None:
+            with_loop, self._with_loop = self._with_loop, None
+            await with_loop.aclose()
+
+    async def _end(self) -> None:
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+            await self._ended
+
+    async def _end_with_loop(self) -> AsyncGenerator[None, None]:
+        """Closed by the loop when the program has ended: close what it left open, the newest first."""
+        try:
+            yield
+        finally:
+            if self._with_loop is not None:  # else ``_release`` closes it
+                self._with_loop = None
+                await self._close_with_loop()
+
+    async def _close_with_loop(self) -> None:
+        for each in reversed(list(self.held)):
+            await each.close_alone()
+        while self._dropped:
+            await asyncio.wait(self._dropped)
+        async with self._turn:
+            await self._end()
+            _bridges.pop(self._loop, None)
 
 
 class Held(Generic[T]):
     """The value of an asynchronous context manager that a task of trio keeps open."""
 
-    def __init__(self, bridge: Bridge, manager: AbstractAsyncContextManager[T]) -> None:
-        self._bridge, self._manager = bridge, manager
+    def __init__(
+        self,
+        bridge: Bridge,
+        manager: AbstractAsyncContextManager[T],
+        release: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """``release``: called after the end of what was dropped."""
+        self._bridge, self._manager, self._release_bridge = bridge, manager, release
+        self.is_released = False  # it is closed, or about to be
         self._scope = trio.CancelScope()
         self._release = trio.Event()
         self._opened: asyncio.Future[T] = get_running_loop().create_future()
@@ -189,7 +245,7 @@ class Held(Generic[T]):
         try:
             await _wait(self._opened, self._scope.cancel)
         except asyncio.CancelledError:
-            await self._end()
+            await self.end()
             raise
         return self._opened.result()
 
@@ -198,14 +254,43 @@ class Held(Generic[T]):
 
         A cancellation waits for the end, as the trio side limits its time.
         """
+        self.is_released = True
         ended = self._ended
-        await self._end()
+        await self.end()
         if not ended.cancelled() and (error := ended.exception()) is not None:
             self._ended = get_running_loop().create_future()
             self._ended.set_result(None)
             raise error
 
-    async def _end(self) -> None:
+    def drop(self) -> None:
+        """Close it soon, from any thread and without waiting: nothing refers to its value any more."""
+        self.is_released = True
+        self._bridge.drop_soon(self._close_dropped)
+
+    async def _close_dropped(self) -> None:
+        try:
+            # What was opened later may be a part of it, dropped together with it.
+            for each in reversed(list(self._bridge.held)):
+                if each is self:
+                    break
+                if each.is_released:
+                    await each.end()
+            await self.close_alone()
+        finally:
+            if self._release_bridge is not None:
+                await self._release_bridge()
+
+    async def close_alone(self) -> None:
+        """Close it without a caller; a record's outcome is that of its ``Pending``."""
+        try:
+            await self.close()
+        except DLogError:
+            pass  # a recovery finds all that is durable
+        except Exception as exc:
+            report_contained("closing an object that was left open", exc)
+
+    async def end(self) -> None:
+        """Leave the context manager, and raise none of its errors."""
         self._release.set()
         await _wait(self._ended, lambda: None)
 
@@ -213,6 +298,7 @@ class Held(Generic[T]):
         try:
             with self._scope:
                 async with self._manager as value:
+                    self._bridge.held[self] = None
                     self._opened.set_result(value)
                     await self._release.wait()
         except Exception as exc:
@@ -221,6 +307,7 @@ class Held(Generic[T]):
             else:
                 self._opened.set_exception(exc)
         finally:
+            self._bridge.held.pop(self, None)
             if not self._opened.done():
                 self._opened.cancel()
             if not self._ended.done():

@@ -7,11 +7,12 @@ Always: each call has the arguments and the docstring of the call that it is mad
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 from dlog.aio.bridge import Bridge, Held
 from ledger.causes import shorten
@@ -27,10 +28,35 @@ FaceT = TypeVar("FaceT", bound="Face[Any]")
 
 
 class Face(ProcessBound, Generic[T]):
-    """An object of trio for the tasks of an asyncio loop."""
+    """An object of trio for the tasks of an asyncio loop.
+
+    If one that is open is dropped without its block's end, that is a ``ResourceWarning``, and it is closed
+    soon afterwards.
+    """
+
+    _held: Held[T] | None = None  # of one that is open
+    _opener: Face[Any] | None = None  # stays open as long as this object is used
 
     def __init__(self, bridge: Bridge, inner: T) -> None:
         self._bridge, self._inner = bridge, inner
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        # Called in any thread, between any two steps of it: it must neither wait nor take a lock.
+        held = self._held
+        if held is None or held.is_released or self._bridge.is_forked:
+            return
+        held.drop()
+        warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+
+    def _face(self, face: type[FaceT], inner: Any) -> FaceT:
+        """The face of an object that this one gave."""
+        made = face(self._bridge, inner)
+        made.opened_by(self)
+        return made
+
+    def opened_by(self, opener: Face[Any] | None, held: Held[T] | None = None) -> None:
+        """Keep the opener open, which made this object; ``held`` is None if nothing of it is to be closed."""
+        self._opener, self._held = opener, held
 
     def __repr__(self) -> str:
         return f"<asyncio {repr(self._inner)[1:]}"
@@ -56,7 +82,7 @@ def forwarded(method: Any, face: Any = None, /, **taken: Taken) -> Any:
 
     async def run(self: Face[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = await self._bridge.run(target.of(self._inner), *target.take(args, kwargs), **kwargs)
-        return result if face is None else face(self._bridge, result)
+        return result if face is None else self._face(face, result)
 
     async def call(*args: Any, **kwargs: Any) -> Any:
         self, others = target.face_of(args, kwargs)
@@ -67,6 +93,20 @@ def forwarded(method: Any, face: Any = None, /, **taken: Taken) -> Any:
             raise
 
     return like(call, target, face)
+
+
+def closing(
+    method: Callable[Concatenate[Any, P], Awaitable[None]], /
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, None]]:
+    """A call that closes the object; the end of its block has nothing left to close."""
+    forward = forwarded(method)
+
+    async def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        await forward(self, *args, **kwargs)
+        if self._held is not None:
+            await self._held.close()
+
+    return cast("Callable[Concatenate[Any, P], Coroutine[Any, Any, None]]", like(call, Target(method, {})))
 
 
 @overload
@@ -88,7 +128,7 @@ def called(method: Any, face: Any = None, /) -> Any:
     def run(self: Face[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._bridge.check_caller()
         result = target.of(self._inner)(*args, **kwargs)
-        return result if face is None else face(self._bridge, result)
+        return result if face is None else self._face(face, result)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         self, others = target.face_of(args, kwargs)
@@ -101,7 +141,7 @@ def part(held: object, face: type[FaceT]) -> cached_property[FaceT]:
     """The face of an object that the face's object holds; ``held`` is of the object's class."""
 
     def make(self: Face[Any]) -> FaceT:
-        return face(self._bridge, getattr(self._inner, name))
+        return self._face(face, getattr(self._inner, name))
 
     assert isinstance(held, cached_property)  # of the object's class
     assert held.attrname is not None  # likewise
@@ -125,7 +165,8 @@ def opened(
 
     def call(*args: Any, **kwargs: Any) -> AbstractAsyncContextManager[FaceT]:
         self, others = target.face_of(args, kwargs)
-        return HeldOpen(self._bridge, target.of(self._inner)(*others, **kwargs), face, on_error)
+        manager = target.of(self._inner)(*others, **kwargs)
+        return HeldOpen(manager, face, on_error, bridge=self._bridge, opener=self)
 
     return like(call, target, AbstractAsyncContextManager[face])  # type: ignore[valid-type]
 
@@ -138,21 +179,37 @@ class HeldOpen(AbstractAsyncContextManager[FaceT]):
 
     def __init__(
         self,
-        bridge: Bridge,
         manager: AbstractAsyncContextManager[Any],
         face: type[FaceT],
         on_error: Callable[[FaceT], object] = lambda _: None,
+        *,
+        bridge: Bridge | None = None,
+        opener: Face[Any] | None = None,
     ) -> None:
-        self._bridge, self._manager, self._face, self._on_error = bridge, manager, face, on_error
+        """``bridge``, ``opener``: of the object; None for a namespace, which holds the guest run, too."""
+        self._manager, self._face, self._on_error = manager, face, on_error
+        self._bridge, self._opener = bridge, opener
 
     async def __aenter__(self) -> FaceT:
-        self._held = Held(self._bridge, self._manager)
+        if self._bridge is not None:
+            return await self._enter(self._bridge)
+        bridge = await Bridge.acquire()
         try:
-            self._made = self._face(self._bridge, await self._held.open())
+            return await self._enter(bridge, bridge.release)
+        except BaseException:
+            await bridge.release()
+            raise
+
+    async def _enter(self, bridge: Bridge, release: Callable[[], Awaitable[None]] | None = None) -> FaceT:
+        self._held, self._release = Held(bridge, self._manager, release), release
+        try:
+            made = self._face(bridge, await self._held.open())
         except Exception as exc:
             shorten(exc)
             raise
-        return self._made
+        made.opened_by(self._opener, self._held)
+        self._made = made
+        return made
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
@@ -165,3 +222,6 @@ class HeldOpen(AbstractAsyncContextManager[FaceT]):
             if exc is None:
                 shorten(of_closing)
                 raise
+        finally:
+            if self._release is not None:
+                await self._release()

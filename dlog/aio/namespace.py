@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from dlog.aio.batches import DetachedSegmentWriter
-from dlog.aio.bridge import Bridge
 from dlog.aio.cursors import LogCursors
 from dlog.aio.face import Face, HeldOpen, called, forwarded, opened, part
 from dlog.aio.reader import LogReader
@@ -136,16 +135,7 @@ def open_namespace(
     read_only: bool = False,
 ) -> AbstractAsyncContextManager[Namespace]:
     """See ``dlog.open_namespace``. The namespace belongs to the asyncio loop that opened it."""
-    return _open(
-        open_in_trio(uri, config=config, config_file=config_file, settings=settings, read_only=read_only)
+    opening = open_in_trio(
+        uri, config=config, config_file=config_file, settings=settings, read_only=read_only
     )
-
-
-@asynccontextmanager
-async def _open(opening: AbstractAsyncContextManager[TrioNamespace]) -> AsyncIterator[Namespace]:
-    bridge = await Bridge.acquire()
-    try:
-        async with HeldOpen(bridge, opening, Namespace) as namespace:
-            yield namespace
-    finally:
-        await bridge.release()
+    return HeldOpen(opening, Namespace)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Literal, overload
 
 from dlog.aio.bridge import Bridge
-from dlog.aio.face import Face, called, forwarded
+from dlog.aio.face import Face, called, closing
 from dlog.format.record import Record
 from dlog.read.gaps import Gap, check_gaps
 from dlog.read.log_reader import BATCH_RECORDS
@@ -36,7 +36,7 @@ class LogReader(Face[TrioReader]):
     cursor: Shown[Cursor | None] = shown(TrioReader.cursor)
     idle_s: Shown[float] = shown(TrioReader.idle_s)
 
-    aclose = forwarded(TrioReader.aclose)
+    aclose = closing(TrioReader.aclose)
     resume_after = called(TrioReader.resume_after)
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Generator, Sequence
 from typing import Literal, overload
 
 from dlog.aio.bridge import Bridge
-from dlog.aio.face import Face, called, forwarded, opened
+from dlog.aio.face import Face, called, closing, forwarded, opened
 from dlog.aio.writer import LogWriter, Pending
 from dlog.errors import RecordOutcome, WriteError
 from dlog.format.record import Record
@@ -74,7 +74,7 @@ class ShardedWriter(Face[TrioWriter]):
     wait_capacity = forwarded(TrioWriter.wait_capacity)
     flush = forwarded(TrioWriter.flush)
     reopen = forwarded(TrioWriter.reopen)
-    aclose = forwarded(TrioWriter.aclose)
+    aclose = closing(TrioWriter.aclose)
 
     @property
     @described(TrioWriter.writers)

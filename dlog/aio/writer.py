@@ -7,7 +7,7 @@ from asyncio import get_running_loop
 from collections.abc import Generator
 
 from dlog.aio.bridge import Bridge
-from dlog.aio.face import Face, called, forwarded
+from dlog.aio.face import Face, called, closing, forwarded
 from dlog.errors import RecordOutcome, WriteError
 from dlog.write import pending
 from dlog.write.health import WriterState
@@ -86,7 +86,7 @@ class LogWriter(Face[TrioWriter]):
     truncate = forwarded(TrioWriter.truncate)
     seal = forwarded(TrioWriter.seal)
     reopen = forwarded(TrioWriter.reopen)
-    aclose = forwarded(TrioWriter.aclose)
+    aclose = closing(TrioWriter.aclose)
 
     @described(TrioWriter.append)
     async def append(

@@ -1,0 +1,102 @@
+"""Loops of asyncio side by side, in several threads, and one after another: nothing of one is left behind."""
+
+# covers: dlog/aio/bridge.py
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import tracemalloc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dlog import aio
+from dlog.aio import bridge
+
+pytestmark = pytest.mark.slow
+DEADLINE_S = 120
+THREADS = 4
+ROUNDS = 4  # in each thread
+MEMORY_MAX = 1 << 20  # of the last rounds of all threads; a namespace with its guest run takes more
+
+
+def use(directory: Path, together: threading.Barrier | None = None) -> weakref.ref[object]:
+    """Write and read in a loop of its own, which it returns."""
+
+    async def main() -> weakref.ref[object]:
+        async with asyncio.timeout(DEADLINE_S):
+            async with aio.open_namespace(directory.as_uri()) as namespace:
+                async with namespace.open_writer("log", create=True) as writer:
+                    if together is not None:
+                        await asyncio.to_thread(together.wait, DEADLINE_S)
+                    dlsns = await asyncio.gather(*(writer.append(b"%d" % each) for each in range(50)))
+                async with namespace.open_reader("log", follow=False) as reader:
+                    found = [each.dlsn async for each in reader]
+            assert found[-50:] == sorted(dlsns), "each loop has a directory of its own"
+            return weakref.ref(asyncio.get_running_loop())
+
+    return asyncio.run(main())
+
+
+def left_behind() -> tuple[set[str], int]:
+    """The threads that are not trio's cached ones, and the open descriptors."""
+    threads = {each.name for each in threading.enumerate() if not each.name.startswith("Trio thread")}
+    return threads, len(os.listdir("/proc/self/fd"))
+
+
+def in_threads(path: Path, together: threading.Barrier | None) -> list[weakref.ref[object]]:
+    with ThreadPoolExecutor(THREADS) as pool:
+        runs = [pool.submit(use, path / str(each), together) for each in range(THREADS)]
+        return [each.result(DEADLINE_S) for each in runs]
+
+
+def test_loops_in_threads_side_by_side_and_one_after_another_leave_nothing(tmp_path: Path) -> None:
+    together = threading.Barrier(THREADS)  # each has its writer open before one of them appends
+    loops = in_threads(tmp_path, together)  # what is imported, and made once
+    gc.collect()
+    before = left_behind()
+    tracemalloc.start()
+    try:
+        for turn in range(ROUNDS):
+            loops += in_threads(tmp_path, together)
+            gc.collect()
+            if turn == 1:
+                began_bytes, _ = tracemalloc.get_traced_memory()
+        ended_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [loop for loop in loops if loop() is not None] == []
+    assert not bridge._bridges
+    assert left_behind() == before
+    assert ended_bytes - began_bytes < MEMORY_MAX
+
+
+def test_a_loop_that_ends_leaves_those_of_other_threads_alone(tmp_path: Path) -> None:
+    other_ends, has_ended = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            aio.open_namespace(tmp_path.as_uri()) as namespace,
+            namespace.open_writer("log", create=True) as writer,
+        ):
+            await writer.append(b"0")
+            other_ends.set()
+            await asyncio.to_thread(has_ended.wait, DEADLINE_S)
+            await writer.append(b"1")
+
+    def other() -> None:
+        assert other_ends.wait(DEADLINE_S)
+        use(tmp_path / "other")
+        has_ended.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    asyncio.run(main())
+    thread.join(DEADLINE_S)
+    assert has_ended.is_set()
