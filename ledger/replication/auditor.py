@@ -435,6 +435,7 @@ class Auditor:
                     extra=event("audit.failed", error=exc),
                 )
                 await trio.sleep(self._config.retry_pause_s)
+                await self._marks.wait_reachable()
                 continue
             except SessionExpiredError:
                 raise
@@ -503,6 +504,7 @@ class Auditor:
                     extra=event("check.failed", check=check.name.lower(), error=exc),
                 )
                 await trio.sleep(self._config.retry_pause_s)
+                await self._marks.wait_reachable()
             except SessionExpiredError:
                 raise
             except Exception as exc:

@@ -33,7 +33,7 @@ from ledger.runtime.tasks.failure_domain import report_contained
 logger = get_logger(__name__)
 
 RETURN_PAUSE_S = 5.0  # before the look at the ledgers of a bookie that is back: its writers mark theirs first
-RETURN_REST = 9  # times the length of a look, after a return that was seen
+RETURN_REST = 4  # times the length of a look, after a return that was seen
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 
 
@@ -84,6 +84,7 @@ class ReturnedBookies:
                 sessions = {bookie: stat.ephemeral_owner for bookie, stat in stats.items()}
             except ConnectionLostError:
                 await trio.sleep(self._config.retry_pause_s)
+                await self._marks.wait_reachable()
                 continue
             except SessionExpiredError:
                 raise
@@ -117,6 +118,7 @@ class ReturnedBookies:
                 self._returned |= returned
                 self._return.set()
                 await trio.sleep(self._config.retry_pause_s)
+                await self._marks.wait_reachable()
             except SessionExpiredError:
                 raise
             except Exception as exc:
