@@ -188,6 +188,12 @@ class PayloadSealer:
     def __repr__(self) -> str:
         return f"<PayloadSealer with key {self.key_id!r}, {self._count} records>"
 
+    def seal_any(self, payload: bytes, txid: int, attributes: bytes | None) -> tuple[bytes, bytes | None]:
+        """``seal`` or ``seal_with_attributes``: the stored payload and the stored attributes."""
+        if attributes is None:
+            return self.seal(payload, txid), None
+        return self.seal_with_attributes(payload, txid, attributes)
+
     def seal_with_attributes(self, payload: bytes, txid: int, attributes: bytes) -> tuple[bytes, bytes]:
         """The bytes to store of a payload, and of the key and headers of its record.
 

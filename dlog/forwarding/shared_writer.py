@@ -35,8 +35,10 @@ from dlog.forwarding.shared_shell import SharedLog, SharedShell
 from dlog.statistics_names import FLUSH, FLUSHES
 from dlog.write.batcher import Batch, encoded_bytes
 from dlog.write.health import WriterHealth, WriterState
-from dlog.write.log_writer import OVERLOAD_FACTOR, Buffer, Headers, LogWriter, closed_at_end
+from dlog.write.log_writer import OVERLOAD_FACTOR, Buffer, Headers, LogWriter
+from dlog.write.opening import closed_at_end
 from dlog.write.pending import Pending, settled_positions, wait_settled
+from dlog.write.trace_headers import TraceHeaders
 from ledger.payloads import as_payload
 from ledger.runtime.audit import audited_async
 from ledger.runtime.tasks.forks import call_in_child
@@ -61,6 +63,8 @@ class SharedLogWriter(LogWriter):
             overhead = PRODUCER_ROOM_BYTES + (0 if config.encryption is None else OVERHEAD_BYTES_MAX)
             self.payload_bytes_max = min(config.record_bytes_max, PAYLOAD_BYTES_MAX - overhead)
         self._submit_bytes_max = OVERLOAD_FACTOR * config.bytes_in_flight_max
+        recorder = shared.log.recorder
+        self._traces = TraceHeaders(recorder, self.payload_bytes_max, takes_any=self.keys_and_headers)
         call_in_child(self, SharedLogWriter._refuse_in_child)
 
     def _refuse_in_child(self) -> None:
@@ -141,7 +145,7 @@ class SharedLogWriter(LogWriter):
         """See ``LogWriter.append``."""
         attributes = None if key is None and headers is None else self._attributes(key, headers)
         with self._appending() as span:
-            attributes = self._traced(span, len(payload), attributes, key, headers)
+            attributes = self._traces.of_one(span, len(payload), attributes, key, headers)
             if self._machine_of_all.is_over_limit:
                 payload = as_payload(payload)
                 await self.wait_capacity()
@@ -163,8 +167,7 @@ class SharedLogWriter(LogWriter):
         records = [as_payload(each) for each in payloads]
         attributes = self._attributes_of(len(records), keys, headers)
         with self._appending_many(len(records)) as span:
-            if span is not None:
-                attributes = self._all_traced(records, attributes, atomic=atomic)
+            attributes = self._traces.of_all(span, records, attributes, atomic=atomic)
             if self._machine_of_all.is_over_limit:
                 await self.wait_capacity()
             ids = self._checked_all(records, txids)

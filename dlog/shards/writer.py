@@ -18,7 +18,8 @@ from dlog.namespace_handle import Namespace
 from dlog.shards.creation import shard_names
 from dlog.shards.layout import ShardedPosition, shard_of
 from dlog.write.health import WORST_LAST, WriterHealth, WriterState
-from dlog.write.log_writer import Headers, LogWriter, closed_at_end, prepare_many
+from dlog.write.log_writer import Headers, LogWriter, prepare_many
+from dlog.write.opening import closed_at_end
 from dlog.write.pending import Pending, settled_positions
 from ledger.payloads import as_payload
 from ledger.pickling import ProcessBound

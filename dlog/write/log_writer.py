@@ -13,8 +13,8 @@ the write proxy: the wall clock in milliseconds, or the last id if that is great
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import trio
 
@@ -23,7 +23,6 @@ from dlog.encryption import OVERHEAD_BYTES_MAX, PayloadOpener, PayloadSealer
 from dlog.errors import (
     BatchTooLongError,
     ConfigError,
-    DLogError,
     PositionConflictError,
     RecordOutcome,
     RecordTooLongError,
@@ -44,6 +43,7 @@ from dlog.write.health import WriterHealth, WriterState
 from dlog.write.pending import Pending, settled_positions, wait_settled
 from dlog.write.reopening import Reopener
 from dlog.write.repeats import is_repeat_of
+from dlog.write.trace_headers import TraceHeaders, marked
 from dlog.write.writer_shell import WriterShell
 from dlog.write.writer_state import Intake, Phase
 from ledger.metadata_store.store import MetadataStore
@@ -51,7 +51,7 @@ from ledger.payloads import as_payload
 from ledger.pickling import ProcessBound
 from ledger.runtime.audit import audited_async
 from ledger.runtime.clock import wall_ms
-from ledger.runtime.statistics.tracing import MESSAGE_ID, Span
+from ledger.runtime.statistics.tracing import Span
 from ledger.runtime.tasks.forks import RULE, call_in_child
 from namespace.dlsn import DLSN
 
@@ -105,6 +105,7 @@ class LogWriter(ProcessBound):
         if self._sealer is not None and not self._takes_large:
             self.payload_bytes_max = min(config.record_bytes_max, PAYLOAD_BYTES_MAX - OVERHEAD_BYTES_MAX)
         self._submit_bytes_max = OVERLOAD_FACTOR * config.bytes_in_flight_max
+        self._traces = TraceHeaders(lookup.recorder, self.payload_bytes_max, takes_any=self.keys_and_headers)
         call_in_child(self, LogWriter._refuse_in_child)
 
     def _use(self, shell: WriterShell) -> None:
@@ -246,11 +247,11 @@ class LogWriter(ProcessBound):
         headers: Headers | None,
     ) -> DLSN:
         with self._appending() as span:
-            attributes = self._traced(span, len(payload), attributes, key, headers)
+            attributes = self._traces.of_one(span, len(payload), attributes, key, headers)
             if self._machine.is_over_limit:
                 payload = as_payload(payload)
                 await self.wait_capacity()
-            return _marked(span, await Pending(*self._take(payload, txid, attributes, waits=True)))
+            return marked(span, await Pending(*self._take(payload, txid, attributes, waits=True)))
 
     async def append_many(
         self,
@@ -293,8 +294,7 @@ class LogWriter(ProcessBound):
             records, ids = self._checked(payloads, txids)
             if not records:
                 return []
-            if span is not None:
-                attributes = self._all_traced(records, attributes, atomic=atomic)
+            attributes = self._traces.of_all(span, records, attributes, atomic=atomic)
             return await settled_positions(self._take_many(records, ids, attributes, atomic=atomic))
 
     async def append_after(
@@ -321,9 +321,9 @@ class LogWriter(ProcessBound):
         """
         with self._appending() as span:
             payload, attributes = as_payload(payload), self._attributes(key, headers)
-            attributes = self._traced(span, len(payload), attributes, key, headers)
+            attributes = self._traces.of_one(span, len(payload), attributes, key, headers)
             await self._expect_last(last)  # no other task runs from its end until the record is taken
-            return _marked(span, await Pending(*self._take(payload, txid, attributes, waits=True)))
+            return marked(span, await Pending(*self._take(payload, txid, attributes, waits=True)))
 
     async def append_many_after(
         self,
@@ -347,8 +347,7 @@ class LogWriter(ProcessBound):
             records, ids = self._checked(payloads, txids)
             if not records:
                 return []
-            if span is not None:
-                attributes = self._all_traced(records, attributes, atomic=True)
+            attributes = self._traces.of_all(span, records, attributes, atomic=True)
             return await settled_positions(self._take_many(records, ids, attributes, atomic=True))
 
     async def append_once(
@@ -373,17 +372,17 @@ class LogWriter(ProcessBound):
         with self._appending() as span:
             payload, txid = as_payload(payload), as_txid(txid)
             attributes = self._attributes(key, headers)
-            attributes = self._traced(span, len(payload), attributes, key, headers)
+            attributes = self._traces.of_one(span, len(payload), attributes, key, headers)
             while self._machine.is_over_limit:
                 await self.wait_capacity()
             if txid > self._last_txid:
-                return _marked(span, await Pending(*self._take(payload, txid, attributes, waits=True)))
+                return marked(span, await Pending(*self._take(payload, txid, attributes, waits=True)))
             found = await self._find(txid)
             if found is None:
                 raise TxidOutOfOrderError(self.log, txid, self._last_txid)
             if not is_repeat_of(found, payload, self._opener, attributes):
                 raise TxidReusedError(self.log, txid, found.dlsn)
-            return _marked(span, found.dlsn)
+            return marked(span, found.dlsn)
 
     async def outcome(self, txid: int) -> DLSN | None:
         """The position of the log's first record with this transaction id; None if it has none.
@@ -649,45 +648,6 @@ class LogWriter(ProcessBound):
     ) -> list[bytes | None] | None:
         return attributes_of(self.log, count, keys, headers, takes_any=self.keys_and_headers)
 
-    def _traced(
-        self,
-        span: Span | None,
-        payload_bytes: int,
-        attributes: bytes | None,
-        key: Buffer | None,
-        headers: Headers | None,
-    ) -> bytes | None:
-        """The attributes with the headers that carry the span to readers, if there is room for them.
-
-        Nothing of a trace makes a record fail, or one that fits into an entry take several.
-        """
-        if span is None or not self.keys_and_headers:
-            return attributes
-        given = headers or {}
-        carried = self._lookup.recorder.trace_headers()
-        if not carried or not given.keys().isdisjoint(carried):
-            return attributes  # the program carries a trace itself
-        try:
-            traced = encode_attributes(key, {**given, **carried})
-        except ValueError:  # the limits of headers
-            return attributes
-        limit = min(self.payload_bytes_max, PAYLOAD_BYTES_MAX - 2 * OVERHEAD_BYTES_MAX)
-        return attributes if traced is None or payload_bytes + len(traced) > limit else traced
-
-    def _all_traced(
-        self, records: Sequence[bytes], attributes: list[bytes | None] | None, *, atomic: bool
-    ) -> list[bytes | None] | None:
-        """``_traced`` for the records of one call that have no attributes of their own."""
-        if not self.keys_and_headers or attributes is not None:
-            return attributes
-        carried = encode_attributes(None, self._lookup.recorder.trace_headers())
-        if carried is None:
-            return None
-        limit = min(self.payload_bytes_max, PAYLOAD_BYTES_MAX - 2 * OVERHEAD_BYTES_MAX) - len(carried)
-        traced = [carried if len(each) <= limit else None for each in records]
-        size_bytes = encoded_bytes(records, traced) + 2 * OVERHEAD_BYTES_MAX * len(records)
-        return None if atomic and size_bytes > RECORD_BYTES_MAX else traced
-
     def _take(
         self,
         payload: bytes | bytearray | memoryview,
@@ -744,14 +704,6 @@ class LogWriter(ProcessBound):
                 if each is not None:
                     self._check_room(payload, each)
 
-    @staticmethod
-    def _sealed(
-        sealer: PayloadSealer, payload: bytes, txid: int, attributes: bytes | None
-    ) -> tuple[bytes, bytes | None]:
-        if attributes is None:
-            return sealer.seal(payload, txid), None
-        return sealer.seal_with_attributes(payload, txid, attributes)
-
     def _take_many(
         self,
         payloads: Sequence[bytes],
@@ -768,7 +720,7 @@ class LogWriter(ProcessBound):
             payloads = [self._sealer.seal(*each) for each in zip(payloads, txids, strict=True)]
         elif self._sealer is not None:
             columns = zip(payloads, txids, attributes or (), strict=True)
-            sealed = [self._sealed(self._sealer, *each) for each in columns]
+            sealed = [self._sealer.seal_any(*each) for each in columns]
             payloads, attributes = [each for each, _ in sealed], [each for _, each in sealed]
         is_large = self._takes_large and max(map(len, payloads)) > PAYLOAD_BYTES_MAX
         if atomic:
@@ -809,13 +761,6 @@ class LogWriter(ProcessBound):
                 raise TxidOutOfOrderError(self.log, txid, last_txid)
             last_txid = txid
         return records, ids
-
-
-def _marked(span: Span | None, dlsn: DLSN) -> DLSN:
-    """The position, which the span of the append names, too."""
-    if span is not None:
-        span.set_attribute(MESSAGE_ID, str(dlsn))
-    return dlsn
 
 
 def prepare_many(
@@ -869,19 +814,3 @@ def is_over_limit(writer: LogWriter) -> bool:
 async def wait_stopped(writer: LogWriter) -> WriteError | None:
     """Return the reason when the writer has stopped; None once it is closed."""
     return await writer._shell.wait_stopped()
-
-
-@asynccontextmanager
-async def closed_at_end(close: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Close a writer after the block. If that raised, or was cancelled, records already taken are still
-    written; the block's error is raised, not one of closing."""
-    try:
-        yield
-    except BaseException:
-        with trio.CancelScope(shield=True):
-            try:
-                await close()
-            except DLogError:
-                pass
-        raise
-    await close()

@@ -19,14 +19,14 @@ import attrs
 import trio
 
 from dlog.config import WriterConfig
-from dlog.errors import LogFencedError, LogLockedError, LogMovedError, as_dlog_error, translated
+from dlog.errors import DLogError, LogFencedError, LogLockedError, LogMovedError, as_dlog_error, translated
 from dlog.format.hash_chain import ChainValue
 from dlog.read.chain_end import chain_at_end
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.retry_policy import RetryPolicy
 from dlog.statistics_names import LOCK, RECOVER
 from dlog.write.batcher import Batch
-from dlog.write.log_writer import LogWriter, closed_at_end
+from dlog.write.log_writer import LogWriter
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.writer_shell import WriterShell
 from ledger.metadata_store import errors as store_errors
@@ -197,6 +197,22 @@ class _Takeovers:
         """Let the counts of the newest writer be final."""
         if self.newest is not None:
             self._log.recorder.close_source(self.newest)
+
+
+@asynccontextmanager
+async def closed_at_end(close: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Close a writer after the block. If that raised, or was cancelled, records already taken are still
+    written; the block's error is raised, not one of closing."""
+    try:
+        yield
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            try:
+                await close()
+            except DLogError:
+                pass
+        raise
+    await close()
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """The spans of real work in a directory, by the real library with an exporter in memory."""
 
+# covers: dlog/write/trace_headers.py
 # covers: ledger/runtime/statistics/tracing.py
 
 from __future__ import annotations
