@@ -156,6 +156,17 @@ def test_the_set_up_installs_by_hash(target: str, lock: str, tmp_path: Path) -> 
     assert installs[2].endswith("--no-build-isolation --editable .")
 
 
+def test_the_pages_claim_the_pythons_of_the_classifiers() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    versions = [re.sub(r".* :: Python :: ", "", line) for line in project["classifiers"]]
+    claim = f"Python {', '.join(versions[:-1])} or {versions[-1]}"
+    for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/index.md", "docs/tutorial.md"):
+        text = " ".join((ROOT / page).read_text("utf-8").split())
+        assert claim in text, page
+        assert re.findall(r"Python 3\.\d+", text.replace(claim, "")) == [], page
+    assert project["requires-python"] == f">={versions[0]}"
+
+
 OTHER = "3.12" if sys.version_info[:2] != (3, 12) else "3.13"
 # Its environments are copies of itself. It notes what it runs.
 FAKE_PYTHON = """#!/bin/sh

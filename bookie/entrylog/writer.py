@@ -189,9 +189,10 @@ class EntryLogWriter:
     def _append(self, ledger_id: int, bodies: Sequence[bytes]) -> list[int]:
         lengths = list(map(len, bodies))
         size_bytes = sum(lengths) + LENGTH_BYTES * len(bodies)
-        if size_bytes > RECORD_BYTES_MAX:
-            # ``Journals.submit`` refuses longer ones
-            assert max(lengths) <= RECORD_BYTES_MAX, "the entry is longer than a reader accepts"
+        if size_bytes > RECORD_BYTES_MAX and max(lengths) > RECORD_BYTES_MAX:
+            raise AssertionError(
+                "the entry is longer than a reader accepts"
+            )  # ``Journals.submit`` refuses it
         parts: list[Buffer] = [b""] * (2 * len(bodies))
         prefixes = self._prefixes
         parts[::2] = [prefixes[length] for length in lengths]

@@ -116,7 +116,8 @@ class CompactionCopy:
         If no entry was copied, there is no new log, and ``summary`` stays None. ``CompactionError`` if the
         copy cannot be completed.
         """
-        assert self._at == len(self._sources)  # ``LogCollector`` publishes after the last step
+        if self._at != len(self._sources):  # ``LogCollector`` publishes after the last step
+            raise AssertionError(f"only {self._at} of {len(self._sources)} entry logs are copied")
         target = self._target
         if target is None:
             return

@@ -51,7 +51,8 @@ class CheckpointMarks:
     def flushed(self, directory: int, checkpoint_id: int) -> Marks | None:
         """A directory has flushed everything up to this checkpoint. Return the marks if one has moved."""
         # a storage thread flushes in the order of ``begin``
-        assert self._flushed_by[directory] < checkpoint_id <= self.begun_id
+        if not self._flushed_by[directory] < checkpoint_id <= self.begun_id:
+            raise AssertionError(f"checkpoint {checkpoint_id} after {self._flushed_by[directory]}")
         self._flushed_by[directory] = checkpoint_id
         self.flushed_id = min(self._flushed_by)
         before = self.marks

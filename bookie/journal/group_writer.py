@@ -129,7 +129,7 @@ class GroupWriter:
             parts[::2] = map(prefixes.__getitem__, map(len, records))
             parts[1::2] = records
             joined = b"".join(parts)
-            assert len(joined) == size_bytes  # ``WriteBatch.sizes_bytes`` was summed over the same records
+            at = len(joined)
             view[:size_bytes] = joined
             crc = crc32c(joined)
         else:
@@ -139,8 +139,9 @@ class GroupWriter:
                 view[at : at + 4] = prefixes[length]
                 view[at + 4 : at + 4 + length] = record
                 at += 4 + length
-            assert at == size_bytes  # likewise
             crc = crc32c(view[:size_bytes])
+        if at != size_bytes:  # ``WriteBatch.sizes_bytes`` was summed over the same records
+            raise AssertionError(f"records of {at} bytes were counted as {size_bytes}")
         tail = encode_group_end(self._journal_id, self._position, self._synced_below, count, size_bytes, crc)
         view[size_bytes:needed] = tail.ljust(needed - size_bytes, b"\0")
 

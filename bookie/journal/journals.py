@@ -170,7 +170,8 @@ class Journals:
         Returns:
             The number of its records, and their bytes.
         """
-        assert not batch.sizes_bytes, "a batch is submitted once"  # ``_finish`` makes another for each chunk
+        if batch.sizes_bytes:  # ``_finish`` makes another for each chunk
+            raise AssertionError("a batch is submitted once")
         batch.on_durable, batch.sync = on_durable, sync
         total_count = total_bytes = 0
         touched = []

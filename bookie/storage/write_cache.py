@@ -69,9 +69,10 @@ class WriteCache:
 
     def remove_flushed(self, checkpoint_id: int) -> None:
         """Remove the oldest sealed cache: it is durable in the entry logs and the index."""
-        flushed = self.sealed.popleft()
         # One storage thread flushes in the order of ``seal``.
-        assert flushed.checkpoint_id == checkpoint_id
+        if (oldest := self.sealed[0].checkpoint_id) != checkpoint_id:
+            raise AssertionError(f"checkpoint {checkpoint_id} was flushed before {oldest}")
+        self.sealed.popleft()
 
     def get(self, record: LedgerRecord, entry_id: int) -> bytes | None:
         """The entry's body; the newest one if the entry was added twice."""

@@ -147,7 +147,8 @@ class Batch:
 
     def _settle(self, outcome: RecordOutcome) -> None:
         # An append must not get two results, such as durable and then failed.
-        assert self.outcome is RecordOutcome.PENDING, f"{self!r} is settled already"
+        if self.outcome is not RecordOutcome.PENDING:
+            raise AssertionError(f"{self!r} is settled already")
         self.outcome = outcome
         self.payloads, self.txids, self.attributes = [], [], None
         callbacks, self._callbacks = self._callbacks, None

@@ -68,8 +68,8 @@ class SegmentCopy:
                 self._check_shared(entry)
                 await self.handle.wait_capacity()
                 entry_id = self.handle.submit(entry)
-                # this is the ledger's only writer
-                assert entry_id == self.next_entry_id, (entry_id, self.next_entry_id)
+                if entry_id != self.next_entry_id:  # this is the ledger's only writer
+                    raise AssertionError(f"entry {entry_id} was copied to, not {self.next_entry_id}")
                 _add(self._read_digest, entry)
                 self.next_entry_id += 1
                 self._on_copied(len(entry))

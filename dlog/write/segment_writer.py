@@ -187,11 +187,15 @@ class SegmentWriter:
         self._next_chain = chain.after(self.segment_seqno, self.entry_count, body, records)
         return encode_chain_record(self._next_chain, self.position + records, last_txid)
 
+    def _check_next(self, entry_id: int) -> None:
+        """Check that the ledger has no other writer: entries are encoded with their numbers."""
+        if entry_id != self.entry_count:
+            raise AssertionError(f"entry {entry_id} from the ledger, not {self.entry_count}")
+
     def sent_part(self, entry_id: int, size_bytes: int) -> None:
         """Count an entry of ``encode_parts``: the ledger took it as this entry, in ``size_bytes`` bytes."""
         assert not self.is_over  # the owner drops it when it is over
-        # this is the ledger's only writer
-        assert entry_id == self.entry_count, f"entry {entry_id} from the ledger, not {self.entry_count}"
+        self._check_next(entry_id)
         self.entry_count += 1
         self.size_bytes += size_bytes
         if self._next_chain is not None:
@@ -201,8 +205,7 @@ class SegmentWriter:
     def sent(self, batch: Batch, entry_id: int, size_bytes: int) -> None:
         """Count the batch as in flight: the ledger took it as this entry, in ``size_bytes`` bytes."""
         assert not self.is_over  # the owner drops it when it is over
-        # this is the ledger's only writer
-        assert entry_id == self.entry_count, f"entry {entry_id} from the ledger, not {self.entry_count}"
+        self._check_next(entry_id)
         batch.segment_seqno, batch.entry_id, batch.lac = self.segment_seqno, entry_id, self._lac
         self.entry_count += 1
         self.size_bytes += size_bytes

@@ -388,8 +388,9 @@ class Recovery:
         # One reply does not show how many bookies have the entry, so it is written to all of them again.
         # Payload and length stay the same; the LAC in it is that of this recovery.
         writer = self._writer
-        # entries are verified by id and decided in order
-        assert entry.entry_id == self._head == writer.last_pushed + 1
+        if not entry.entry_id == self._head == writer.last_pushed + 1:
+            # entries are verified by id and decided in order
+            raise AssertionError(f"entry {entry.entry_id} is not the next one, {self._head}")
         del self._reads[self._head]
         self._head += 1
         self._length_bytes = entry.length_bytes

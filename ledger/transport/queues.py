@@ -76,7 +76,8 @@ class SendQueue:
     def sent(self, size_bytes: int) -> None:
         """Report that the operating system accepted ``size_bytes`` of the pieces taken."""
         self.queued_bytes -= size_bytes
-        assert self.queued_bytes >= self._bytes, "more was sent than taken"  # ``take`` counted these bytes
+        if self.queued_bytes < self._bytes:  # ``take`` counted these bytes
+            raise AssertionError("more was sent than taken")
 
     def clear(self) -> None:
         """Drop all frames: the connection is lost."""

@@ -37,7 +37,8 @@ def pack_with_durable_lac(pack: Pack, durable: Durable) -> Pack:
     """Pack entries with the LAC that is synced instead of the last acknowledged entry."""
 
     def packed(entry_id: int, lac: int, length_bytes: int, payload: bytes) -> bytes:
-        assert durable.lac <= lac  # durable entries are confirmed ones
+        if durable.lac > lac:  # durable entries are confirmed ones
+            raise AssertionError(f"entries up to {durable.lac} are durable, but only {lac} is confirmed")
         return pack(entry_id, durable.lac, length_bytes, payload)
 
     return packed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,17 @@ def test_the_mark_waits_for_the_slowest_directory() -> None:
     assert checkpoints.flushed(1, first) == (JournalMark(1, 4096),)
     assert checkpoints.flushed(1, second) == (JournalMark(1, 8192),)
     assert checkpoints.flushed_id == 2
+
+
+def test_a_flush_out_of_order_moves_no_mark() -> None:
+    checkpoints = CheckpointMarks(1)
+    with pytest.raises(AssertionError, match="checkpoint 1 after 0"):
+        checkpoints.flushed(0, 1)  # it has not begun
+    second = [checkpoints.begin([JournalMark(1, offset)]) for offset in (4096, 8192)][1]
+    checkpoints.flushed(0, second)
+    with pytest.raises(AssertionError, match="checkpoint 1 after 2"):
+        checkpoints.flushed(0, 1)
+    assert checkpoints.marks == (JournalMark(1, 8192),)
 
 
 def test_a_mark_never_decreases() -> None:

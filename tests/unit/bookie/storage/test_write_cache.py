@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bookie.ledger_record import LedgerRecord
 from bookie.storage.write_cache import WriteCache
 
@@ -20,6 +22,16 @@ def test_an_entry_is_found_before_and_after_its_cache_is_sealed() -> None:
     assert record.active is None
     cache.remove_flushed(1)
     assert cache.get(record, 5) is None
+
+
+def test_only_the_oldest_sealed_cache_is_removed() -> None:
+    cache, record = WriteCache(), LedgerRecord(1, b"")
+    for checkpoint_id in (1, 2):
+        put(cache, record, checkpoint_id, b"body")
+        cache.seal(checkpoint_id, [])
+    with pytest.raises(AssertionError, match="checkpoint 2 was flushed before 1"):
+        cache.remove_flushed(2)
+    assert cache.get(record, 1) == b"body"
 
 
 def test_the_newest_of_two_bodies_is_read() -> None:

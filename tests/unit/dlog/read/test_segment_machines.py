@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -48,6 +49,14 @@ def test_batches_settle_in_order_when_they_are_acknowledged() -> None:
     writer.confirmed(2)
     assert writer.is_idle
     assert (writer.last_txid, writer.position, writer.last_dlsn) == (9, 4, DLSN(7, 2, 0))
+
+
+def test_an_entry_that_another_writer_has_numbered_counts_for_no_batch() -> None:
+    writer, batch = SegmentWriter(7, 70, 5, Compression.NONE), batch_of(5, 6)
+    for sent in (partial(writer.sent, batch), writer.sent_part):
+        with pytest.raises(AssertionError, match="entry 1 from the ledger, not 0"):
+            sent(1, len(writer.encode(batch)))
+    assert (writer.entry_count, writer.is_idle, batch.outcome.name) == (0, True, "PENDING")
 
 
 def test_the_last_user_records_need_a_commit_until_a_later_entry_is_durable() -> None:

@@ -25,7 +25,7 @@ from ledger.errors import (
 from ledger.metadata import LedgerState
 from ledger.transport.transport import TransportConfig
 from ledger.wire.messages import AddRequest, ForceLedgerRequest, WriteLacRequest
-from ledger.write.deferred_sync import Durable
+from ledger.write.deferred_sync import Durable, pack_with_durable_lac
 from ledger.write.explicit_lac import IdleLac
 from tests.fakes.dict_bookies import DictCluster
 
@@ -215,6 +215,13 @@ def test_the_durable_position_never_goes_back() -> None:
     durable.forced(5, 50)
     durable.forced(3, 30)  # a call that began earlier and ended later
     assert (durable.lac, durable.length_bytes) == (5, 50)
+
+
+def test_no_entry_says_that_more_is_durable_than_is_confirmed() -> None:
+    durable = Durable()
+    durable.forced(5, 50)
+    with pytest.raises(AssertionError, match="entries up to 5 are durable, but only 4 is confirmed"):
+        pack_with_durable_lac(lambda *entry: b"", durable)(6, 4, 60, b"payload")
 
 
 async def test_force_makes_exactly_the_entries_acknowledged_before_it_durable(
