@@ -37,6 +37,7 @@ from dlog.forwarding.frames import Records
 from dlog.write.batcher import Batch
 from namespace.dlsn import DLSN, INVALID_DLSN
 
+GROUP_HELD_BYTES = 1024  # that the objects of one call's records take in memory, about
 FAILED_MAX = 1024  # groups whose errors are kept for ``flush`` and ``close``
 
 
@@ -139,7 +140,7 @@ class ForwardMachine:
         self.is_closing = False
         self.last_txid = -1  # of the log, as far as it is known here
         self.next_sequence = 0
-        self.waiting_bytes = 0  # of records without an outcome
+        self.waiting_bytes = 0  # of records without an outcome, and of what holds them
         self.lost_s = clock()  # since when there is no owner, without a link
         self.link: Link | None = None
         self.known_end = INVALID_DLSN  # the greatest position of a durable record that is known here
@@ -214,9 +215,9 @@ class ForwardMachine:
         first = self.next_sequence if sequence is None else self._checked(sequence, len(payloads))
         self.next_sequence = max(self.next_sequence, first + len(payloads))
         records = Records(first, payloads, txids, attributes, is_atomic)
-        group = Group(records, size_bytes, self._clock())
+        group = Group(records, size_bytes + GROUP_HELD_BYTES, self._clock())
         self._groups[first] = self.newest = group
-        self.waiting_bytes += size_bytes
+        self.waiting_bytes += group.size_bytes
         if txids:
             self.last_txid = max(self.last_txid, txids[-1])
         if self.link is not None:

@@ -64,7 +64,7 @@ def _ready(readers: Sequence[Any], writers: Sequence[Any], timeout_s: float) -> 
         poll.register(each, select.POLLIN | select.POLLPRI)
     for each in writers:
         poll.register(each, select.POLLOUT)
-    found = {descriptor for descriptor, _ in poll.poll(math.ceil(timeout_s * 1000))}
+    found = {descriptor for descriptor, _ in poll.poll(max(0, math.ceil(timeout_s * 1000)))}
     return (
         [each for each in readers if each.fileno() in found],
         [each for each in writers if each.fileno() in found],
