@@ -79,6 +79,7 @@ class _Wanted:
     statistics: bool
     key: str | None
     header: tuple[tuple[str, bytes], ...]
+    shared: bool
 
 
 def _as_header(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> Any:
@@ -111,6 +112,9 @@ def _as_header(_context: click.Context, _option: click.Parameter, given: tuple[s
     multiple=True,
     callback=_as_header,
     help="A header of every record; give it once for each.",
+)
+@click.option(
+    "--shared", is_flag=True, help="Write beside other programs that share the log's writer; in a directory."
 )
 @click.option("--hash-chain", is_flag=True, help="Keep a hash chain, which `dlog verify` checks.")
 @json_option("number and positions of the durable records")
@@ -147,7 +151,7 @@ async def _write(
             config=config_with(wanted.key_file, hash_chain=wanted.hash_chain),
             settings=statistics_settings(wanted.statistics),
         ) as namespace,
-        namespace.open_writer(log, create=wanted.create) as writer,
+        namespace.open_writer(log, create=wanted.create, shared=wanted.shared) as writer,
     ):
         try:
             with progress_bar(f"writing {log}", _size_of(file), unit="bytes", quiet=quiet) as show:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -392,3 +394,23 @@ def test_the_face_without_async_shares_a_log_with_that_of_asyncio(tmp_path: Path
         records = list(reader)
     assert [each.payload for each in records] == [b"one", b"two", b"three", b"four", b"five"]
     assert [each.producer for each in records[3:]] == [("b", 7), ("b", 8)]
+
+
+def test_two_commands_write_one_log_at_the_same_time(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/ns"
+    command = [sys.executable, "-m", "dlog", "write", "log", "--shared", "--create", "--uri", uri]
+    first, second = (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for _ in range(2)
+    )
+    for number in range(5):
+        for name, process in ((b"a", first), (b"b", second)):
+            assert process.stdin is not None
+            process.stdin.write(b"%b%d\n" % (name, number))
+            process.stdin.flush()
+    ends = [process.communicate(timeout=60) for process in (first, second)]
+    assert [process.returncode for process in (first, second)] == [0, 0], ends
+    with dlog.blocking.open_namespace(uri) as namespace, namespace.open_reader("log", follow=False) as reader:
+        stored = [record.payload for record in reader]
+    for name in (b"a", b"b"):
+        assert [each for each in stored if each.startswith(name)] == [b"%b%d" % (name, at) for at in range(5)]
