@@ -30,6 +30,7 @@ import trio
 from dlog.errors import DLogError, NamespaceClosedError
 from ledger.runtime.log_lines import lines_handed_over
 from ledger.runtime.tasks.failure_domain import report_contained
+from ledger.runtime.tasks.forks import RULE
 
 PASSES_CALLS_ON = True  # for ``shorten``
 
@@ -133,12 +134,19 @@ class Bridge:
         self._checked_nursery().start_soon(function)
 
     def check_caller(self) -> None:
-        """Raise RuntimeError in another loop, or in another thread; for calls that need no task of trio."""
+        """Check the caller of a call that needs no task of trio.
+
+        Raises:
+            NamespaceClosedError: This is a forked child.
+            RuntimeError: The caller is in another loop, or in another thread.
+        """
         try:
             if get_running_loop() is self._loop:
                 return
-        except RuntimeError:  # a thread without a loop
+        except RuntimeError:  # a thread without a loop, or a forked child
             pass
+        if self.is_forked:
+            raise NamespaceClosedError(RULE)
         raise RuntimeError(
             "the namespace belongs to another asyncio loop or thread; open one in each loop, and call it from"
             " a thread by asyncio.run_coroutine_threadsafe"
