@@ -1,0 +1,1 @@
+"""How ordinary programs end in the midst of what they do with a log."""

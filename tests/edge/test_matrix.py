@@ -1,0 +1,167 @@
+"""Programs that end in the midst of what they do with a log, each a process: face, way of ending, moment."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import attrs
+import pytest
+
+import dlog.blocking
+from tests.edge.program import BURST, FIRST, SIGNALS
+from tests.places import ROOT
+
+pytestmark = pytest.mark.slow
+
+LIMIT_S = 120  # a generous one: what it catches would wait for ever
+FACES = ("trio", "asyncio", "blocking")
+MOMENTS = ("opening", "waiting", "idle", "appending", "reading", "closing")
+TRACEBACK = r"Traceback \(most recent call last\):\n(?:(?!Traceback|Exception ignored|During).)*\n"
+CANCELLED = TRACEBACK + "asyncio.exceptions.CancelledError\n\nDuring handling of [a-z ,]*:\n\n"
+UNCLOSED = (
+    r"(?:Exception ignored [^\n]*\nTraceback \(most recent call last\):\n(?:  [^\n]*\n)+"
+    r"ResourceWarning: unclosed [^\n]*\n)+"
+)
+
+
+@attrs.frozen
+class End:
+    """What a way of ending gives."""
+
+    exit_code: int  # minus the signal that ended it
+    stderr: str = ""  # a pattern of all of it
+    keeps_submitted: bool = True  # not only what was acknowledged: what is open is closed
+
+
+ENDS = {
+    "return": End(0),
+    "exception": End(1, TRACEBACK + "RuntimeError: the program fails\n"),
+    "cancellation": End(0),
+    "interrupt": End(-signal.SIGINT, TRACEBACK + "KeyboardInterrupt\n"),
+    "terminate": End(-signal.SIGTERM, keeps_submitted=False),
+    "handled": End(0),  # SIGTERM, by what each library has for it
+    "exit": End(3),  # sys.exit
+    "shutdown": End(0),  # in a handler of ``atexit``, which also closes what is left open
+    # The loop with all that is open is neither run nor closed.
+    "abandoned": End(0, UNCLOSED, keeps_submitted=False),
+    "fork": End(0),  # a child that uses what its parent has open, and ends; then its parent returns
+    "daemon": End(0, keeps_submitted=False),  # all of it runs in such a thread
+    "os._exit": End(3, keeps_submitted=False),
+}
+# What differs from the line above for a face, and a moment or (None) all of them.
+SPECIAL: dict[tuple[str, str, str | None], End] = {
+    # asyncio.run raises it while it handles the cancellation that it has made of the signal.
+    ("asyncio", "interrupt", None): End(-signal.SIGINT, CANCELLED + TRACEBACK + "KeyboardInterrupt\n"),
+    # The namespaces are closed when Python ends.
+    ("blocking", "daemon", None): End(0),
+    # A call of ``aclose`` that is cancelled writes nothing more: the program that cancels it is in a hurry.
+    **{
+        (face, ending, "closing"): attrs.evolve(ENDS[ending], keeps_submitted=False)
+        for face in ("trio", "asyncio")
+        for ending in ("exception", "cancellation", "handled", "exit", "interrupt")
+    },
+    ("asyncio", "interrupt", "closing"): End(
+        -signal.SIGINT, CANCELLED + TRACEBACK + "KeyboardInterrupt\n", keeps_submitted=False
+    ),
+}
+# Cells without a meaning: face and ending or (None) each, and moment or (None) all of them.
+NONE: dict[tuple[str | None, str, str | None], str] = {
+    **{
+        ("blocking", "cancellation", moment): "of blocking calls only the futures of records can be cancelled"
+        for moment in MOMENTS
+        if moment != "appending"
+    },
+    ("blocking", "abandoned", None): "the caller has no loop; 'shutdown' leaves things open, too",
+    ("trio", "abandoned", None): "trio.run ends all that it has begun",
+    ("asyncio", "abandoned", "opening"): "a call that nobody runs on is in no moment",
+    ("asyncio", "abandoned", "waiting"): "likewise",
+    ("asyncio", "abandoned", "closing"): "likewise",
+    (None, "shutdown", "waiting"): "nobody would free the lock, which the program has itself",
+}
+
+
+def end_of(face: str, ending: str, moment: str) -> End:
+    for key in ((face, ending, moment), (face, ending, None)):
+        if key in SPECIAL:
+            return SPECIAL[key]
+    return ENDS[ending]
+
+
+CELLS = [
+    pytest.param(face, ending, moment, id=f"{face}-{ending}-{moment}")
+    for face in FACES
+    for ending in ENDS
+    for moment in MOMENTS
+    if not {(each, ending, when) for each in (face, None) for when in (moment, None)} & NONE.keys()
+]
+
+
+@pytest.mark.parametrize(("face", "ending", "moment"), CELLS)
+def test_a_program_keeps_its_records_and_says_only_what_is_meant_however_it_ends(
+    tmp_path: Path, face: str, ending: str, moment: str
+) -> None:
+    end = end_of(face, ending, moment)
+    uri = (tmp_path / "log").as_uri()
+    lines, stderr, exit_code = run(tmp_path / "stderr", face, ending, moment, uri)
+    assert re.fullmatch(end.stderr, stderr, re.DOTALL), stderr
+    assert exit_code == end.exit_code
+    assert lines.count("now") == 1
+    counts = {"acknowledged": 0, "submitted": FIRST}
+    for what, count in (line.split() for line in lines if " " in line):
+        counts[what] = int(count)
+    assert counts["acknowledged"] >= FIRST
+    assert counts["submitted"] == (FIRST + BURST if moment in ("appending", "closing") else FIRST)
+    refused = int(ending == "fork" and moment != "opening")  # then the child has nothing to use
+    assert [line for line in lines if " " not in line] == ["now"] + refused * ["refused"]
+    with dlog.blocking.open_namespace(uri) as namespace:
+        # At once: the lock of a program that has ended is free.
+        with namespace.open_writer("orders", lock_timeout_s=0) as log:
+            log.append(b"next")
+        with namespace.open_reader("orders", follow=False) as reader:
+            *found, last = [record.payload for record in reader]
+    assert last == b"next"
+    assert found == [b"%d" % number for number in range(len(found))]
+    assert len(found) >= counts["acknowledged"]
+    assert not end.keeps_submitted or len(found) >= counts["submitted"]
+
+
+def run(stderr: Path, face: str, ending: str, moment: str, uri: str) -> tuple[list[str], str, int]:
+    """The lines of a program, what it said on stderr, its exit code; once no process of it is left."""
+    command = [sys.executable, "-W", "error", "-m", "tests.edge.program", face, ending, moment, uri]
+    # Python 3.12 warns of each fork of a process with threads.
+    command[3:3] = ["-W", "ignore:This process:DeprecationWarning"]
+    with (
+        stderr.open("w+") as errors,
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        ) as program,
+    ):
+        assert program.stdin is not None
+        assert program.stdout is not None
+        limit = threading.Timer(LIMIT_S, os.killpg, (program.pid, signal.SIGKILL))
+        limit.start()
+        try:
+            lines = []
+            for line in program.stdout:
+                lines.append(line.strip())
+                if lines[-1] == "now":
+                    if ending in SIGNALS:
+                        program.send_signal(signal.SIGINT if ending == "interrupt" else signal.SIGTERM)
+                    program.stdin.close()
+            exit_code = program.wait()
+        finally:
+            limit.cancel()
+        errors.seek(0)
+        return lines, errors.read(), exit_code
