@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -12,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.edge.wheel import PACKAGES, build_wheel
 from tests.places import ROOT
 from tests.spark.conftest import CONF
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-PACKAGES = ("bookie", "dlog", "ledger", "namespace", "spark_integration")
 INSTALL_TIMEOUT_S = 600  # on a new machine pip builds PySpark
 PROGRAM_TIMEOUT_S = 400  # a start of Spark on a busy machine
 
@@ -53,21 +52,7 @@ def clean_variables() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the tree, because a build leaves files behind."""
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in PACKAGES:
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run(
-        [*pip, "--wheel-dir", str(target), str(source)],
-        check=True,
-        timeout=INSTALL_TIMEOUT_S,
-        stdin=subprocess.DEVNULL,
-    )
-    (built,) = target.glob("*.whl")
-    return built
+    return build_wheel(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
