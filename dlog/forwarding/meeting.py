@@ -13,27 +13,32 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from hashlib import sha256
+from itertools import count
 
 import trio
 
 from ledger.deploy.directory import Directory, not_for_children
 from ledger.metadata_store.errors import BadVersionError, MetadataError, NodeExistsError, NoNodeError
+from ledger.transport.pipe import stream_pair
 from namespace.log_nodes import LogNodes
 from namespace.owner_node import LogOwner, decode_owner, encode_owner, read_owner
 
 COUNT_S = 0.2  # the number of forwarders is written this long after it has changed
 
 
-class DirectoryMeeting:
-    """For a log in a directory: a unix socket, which only this user and root can reach."""
+Serve = Callable[[trio.abc.Stream], Awaitable[None]]
+Door = Callable[[trio.abc.Stream], None]
+"""What takes a connection."""
 
-    def __init__(self, directory: Directory, nodes: LogNodes) -> None:
-        self._directory, self._nodes = directory, nodes
-        # Of its own for each log. No character of the log's name gets into the name of a file.
-        self._prefix = f"log-{sha256(nodes.name.encode()).hexdigest()[:16]}-"
+
+class _Meeting:
+    """The node with the owner's address, and the tasks of an owner."""
+
+    def __init__(self, nodes: LogNodes) -> None:
+        self._nodes = nodes
 
     async def address(self, changed: trio.Event) -> str | None:
         """The owner's address; None if there is no owner. ``changed`` is set when another one may be there.
@@ -42,78 +47,57 @@ class DirectoryMeeting:
             ledger.metadata_store.errors.MetadataError: The store failed.
         """
         owner = await read_owner(self._nodes, changed)
-        if owner is None:
-            return None
-        name = owner.address
-        # Only a name that an owner of this log can have made: a node decides about no other file.
-        is_ours = name.startswith(self._prefix) and name.endswith(".sock") and "/" not in name
-        return name if is_ours else None
+        # Only an address that an owner of this log can have made: a node decides about nothing else.
+        return owner.address if owner is not None and self._is_ours(owner.address) else None
+
+    def _is_ours(self, address: str) -> bool:
+        raise NotImplementedError
+
+    def _door(self, serve: Door, nursery: trio.Nursery) -> AbstractContextManager[str]:
+        """Take connections during the block, whose value is the address."""
+        raise NotImplementedError
+
+    def _serving(self, stream: trio.abc.Stream) -> AbstractContextManager[None]:
+        """During the block a forwarder is served by this stream."""
+        return nullcontext()
 
     @asynccontextmanager
-    async def connected(self, address: str) -> AsyncIterator[trio.abc.Stream | None]:
-        """Connect to an owner for the duration of the block; None if nobody is there.
-
-        Raises:
-            ledger.errors.DirectoryUnusableError: A process of another user listens there.
-        """
-        try:
-            stream = await self._directory.connect(address)
-        except OSError:
-            stream = None
-        if stream is None:
-            yield None
-            return
-        with _not_for_children(stream):
-            yield stream
-
-    @asynccontextmanager
-    async def opened(self, serve: Callable[[trio.abc.Stream], Awaitable[None]]) -> AsyncIterator[None]:
+    async def opened(self, serve: Serve) -> AsyncIterator[None]:
         """Take connections, each in a task, and let others know; for the owner, which has the lock.
 
         Raises:
             ledger.errors.DirectoryUnusableError: No socket can be made.
             ledger.metadata_store.errors.MetadataError: The store failed.
         """
-        for name in self._directory.sockets(self._prefix):
-            self._directory.remove_socket(name)  # of owners that were killed
-        name = f"{self._prefix}{secrets.token_hex(4)}.sock"
-        listener = self._directory.listen(name)
-        connected, changed = set[trio.SocketStream](), trio.Event()
-        try:
-            async with trio.open_nursery() as nursery:
+        connected, changed = set[trio.abc.Stream](), trio.Event()
 
-                async def serve_one(stream: trio.SocketStream) -> None:
-                    connected.add(stream)
-                    changed.set()
-                    with _not_for_children(stream):
-                        await serve(stream)
-                    connected.discard(stream)
-                    changed.set()
+        async def serve_one(stream: trio.abc.Stream) -> None:
+            connected.add(stream)
+            changed.set()
+            with self._serving(stream):
+                await serve(stream)
+            connected.discard(stream)
+            changed.set()
 
-                async def accept() -> None:
-                    while True:
-                        nursery.start_soon(serve_one, await listener.accept())
+        async def keep_count(address: str) -> None:
+            nonlocal changed
+            while True:
+                await changed.wait()
+                await trio.sleep(COUNT_S)
+                changed = trio.Event()
+                with suppress(MetadataError):  # the next change writes it again
+                    await self._count(LogOwner(address, len(connected)))
 
-                async def count() -> None:
-                    nonlocal changed
-                    while True:
-                        await changed.wait()
-                        await trio.sleep(COUNT_S)
-                        changed = trio.Event()
-                        with suppress(MetadataError):  # the next change writes it again
-                            await self._count(LogOwner(name, len(connected)))
-
-                nursery.start_soon(accept)
-                await self._publish(LogOwner(name, 0))
-                nursery.start_soon(count)
-                yield
-                nursery.cancel_scope.cancel()
-        finally:
-            not_for_children.pop(listener, None)
-            listener.socket.close()
-            self._directory.remove_socket(name)
-            with trio.CancelScope(shield=True), trio.move_on_after(1), suppress(MetadataError):
-                await self._withdraw(name)
+        async with trio.open_nursery() as nursery:
+            with self._door(lambda stream: nursery.start_soon(serve_one, stream), nursery) as address:
+                try:
+                    await self._publish(LogOwner(address, 0))
+                    nursery.start_soon(keep_count, address)
+                    yield
+                    nursery.cancel_scope.cancel()
+                finally:
+                    with trio.CancelScope(shield=True), trio.move_on_after(1), suppress(MetadataError):
+                        await self._withdraw(address)
 
     async def _publish(self, owner: LogOwner) -> None:
         store, path = self._nodes.store, self._nodes.owner_path
@@ -133,11 +117,100 @@ class DirectoryMeeting:
             if (found := decode_owner(node.value)) is not None and found.address == owner.address:
                 await store.put(path, encode_owner(owner), expected=node.stat.version)
 
-    async def _withdraw(self, name: str) -> None:
+    async def _withdraw(self, address: str) -> None:
         store, path = self._nodes.store, self._nodes.owner_path
         with suppress(NoNodeError):
-            if (found := decode_owner((await store.get(path)).value)) is not None and found.address == name:
+            found = decode_owner((await store.get(path)).value)
+            if found is not None and found.address == address:
                 await store.delete(path)
+
+
+class DirectoryMeeting(_Meeting):
+    """For a log in a directory: a unix socket, which only this user and root can reach."""
+
+    def __init__(self, directory: Directory, nodes: LogNodes) -> None:
+        super().__init__(nodes)
+        self._directory = directory
+        # Of its own for each log. No character of the log's name gets into the name of a file.
+        self._prefix = f"log-{sha256(nodes.name.encode()).hexdigest()[:16]}-"
+
+    def _is_ours(self, address: str) -> bool:
+        return address.startswith(self._prefix) and address.endswith(".sock") and "/" not in address
+
+    @asynccontextmanager
+    async def connected(self, address: str) -> AsyncIterator[trio.abc.Stream | None]:
+        """Connect to an owner for the duration of the block; None if nobody is there.
+
+        Raises:
+            ledger.errors.DirectoryUnusableError: A process of another user listens there.
+        """
+        try:
+            stream = await self._directory.connect(address)
+        except OSError:
+            stream = None
+        if stream is None:
+            yield None
+            return
+        with _not_for_children(stream):
+            yield stream
+
+    def _serving(self, stream: trio.abc.Stream) -> AbstractContextManager[None]:
+        assert isinstance(stream, trio.SocketStream)  # from the listener below
+        return _not_for_children(stream)
+
+    @contextmanager
+    def _door(self, serve: Door, nursery: trio.Nursery) -> Iterator[str]:
+        for old in self._directory.sockets(self._prefix):
+            self._directory.remove_socket(old)  # of owners that were killed
+        name = f"{self._prefix}{secrets.token_hex(4)}.sock"
+        listener = self._directory.listen(name)
+
+        async def accept() -> None:
+            while True:
+                serve(await listener.accept())
+
+        nursery.start_soon(accept)
+        try:
+            yield name
+        finally:
+            not_for_children.pop(listener, None)
+            listener.socket.close()
+            self._directory.remove_socket(name)
+
+
+class MemoryMeeting(_Meeting):
+    """For programs in one process, as in ``dlog.testing``, which share the doors of owners by address."""
+
+    def __init__(self, doors: dict[str, Door], nodes: LogNodes) -> None:
+        super().__init__(nodes)
+        self._doors = doors
+
+    def _is_ours(self, address: str) -> bool:
+        return address in self._doors and address.rpartition("#")[0] == self._nodes.name
+
+    @asynccontextmanager
+    async def connected(self, address: str) -> AsyncIterator[trio.abc.Stream | None]:
+        """See ``DirectoryMeeting.connected``."""
+        serve = self._doors.get(address)
+        if serve is None:
+            yield None
+            return
+        ours, theirs = stream_pair()
+        serve(theirs)
+        try:
+            yield ours
+        finally:
+            await trio.aclose_forcefully(ours)
+
+    @contextmanager
+    def _door(self, serve: Door, nursery: trio.Nursery) -> Iterator[str]:
+        numbers = (f"{self._nodes.name}#{number}" for number in count())
+        address = next(each for each in numbers if each not in self._doors)
+        self._doors[address] = serve
+        try:
+            yield address
+        finally:
+            del self._doors[address]
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -35,6 +36,7 @@ from dlog.config import NamespaceConfig
 from dlog.connect import Parts, client_config, in_memory, open_namespace, prepare_embedded_namespace
 from dlog.errors import DLogError, EmbeddedStoreError
 from dlog.format.record import Record
+from dlog.forwarding.meeting import Door, MemoryMeeting
 from dlog.namespace_handle import Namespace
 from dlog.testing.clock import NoTrace, TaskTimeline
 from dlog.testing.disk import ProcessDisk
@@ -117,6 +119,7 @@ class World(ProcessBound):
         self._streams: trio.Nursery | None = None
         self._stores: list[RecordedStore] = []
         self._scopes: list[trio.CancelScope] = []
+        self._doors: dict[str, Door] = {}  # of owners of shared logs
         self._starting = trio.Lock()
 
     def __repr__(self) -> str:
@@ -280,7 +283,8 @@ class World(ProcessBound):
                         read_only=read_only,
                         seams=ClientSeams(why_read_only=self._full),
                     ) as client:
-                        yield Parts(seen, client, await prepare_embedded_namespace(store))
+                        path = await prepare_embedded_namespace(store)
+                        yield Parts(seen, client, path, meet=partial(MemoryMeeting, self._doors))
             finally:
                 self._scopes.remove(scope)
                 self._stores.remove(store)
