@@ -48,6 +48,7 @@ def open_wal(
     name: str = "wal",
     operations_between_snapshots: int = OPERATIONS_BETWEEN_SNAPSHOTS,
     lock_timeout_s: float | None = None,
+    reopen: bool = False,
 ) -> AbstractAsyncContextManager[WriteAheadLog[T]]:
     """See ``dlog.wal.open_wal``."""
     return _open(
@@ -58,4 +59,5 @@ def open_wal(
         name=name,
         operations_between_snapshots=operations_between_snapshots,
         lock_timeout_s=lock_timeout_s,
+        reopen=reopen,
     )

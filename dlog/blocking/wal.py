@@ -65,6 +65,7 @@ def open_wal(
     name: str = "wal",
     operations_between_snapshots: int = OPERATIONS_BETWEEN_SNAPSHOTS,
     lock_timeout_s: float | None = None,
+    reopen: bool = False,
 ) -> WriteAheadLog[T]:
     """See ``dlog.wal.open_wal``. Close the result, or use it in a ``with`` statement."""
     return _open(
@@ -75,4 +76,5 @@ def open_wal(
         name=name,
         operations_between_snapshots=operations_between_snapshots,
         lock_timeout_s=lock_timeout_s,
+        reopen=reopen,
     )

@@ -6,6 +6,7 @@ functions that change, dump and restore it. Entry point: ``open_wal``.
 
 from dlog.wal.errors import (
     ApplyError,
+    ForeignOperationError,
     OperationConflictError,
     OperationsMissingError,
     ReplayError,
@@ -15,6 +16,7 @@ from dlog.wal.write_ahead_log import WriteAheadLog, open_wal
 
 __all__ = [
     "ApplyError",
+    "ForeignOperationError",
     "OperationConflictError",
     "OperationsMissingError",
     "ReplayError",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dlog.errors import DLogError, LogMetadataError
+from namespace.dlsn import DLSN
 
 
 class ApplyError(DLogError):
@@ -62,3 +63,18 @@ class OperationsMissingError(ReplayError):
             f"has them; the log was truncated by other means (see dlog log show {name}/operations)"
         )
         self.name, self.first, self.next_index = name, first, next_index
+
+
+class ForeignOperationError(ReplayError):
+    """Another service wrote operations while the writer of this one was reopened; see ``reopen=True``.
+
+    The state may be that of an operation before, on which calls were decided. Opening the write-ahead log
+    again replays all operations.
+    """
+
+    def __init__(self, name: str, index: int, dlsn: DLSN) -> None:
+        super().__init__(
+            f"write-ahead log {name!r}: operation {index} at {dlsn} is not of this service: another one had"
+            " the log while the writer was reopened"
+        )
+        self.name, self.index, self.dlsn = name, index, dlsn

@@ -32,6 +32,7 @@ from dlog.read.positioning import EARLIEST, Start
 from dlog.wal import snapshots
 from dlog.wal.errors import (
     ApplyError,
+    ForeignOperationError,
     OperationConflictError,
     OperationsMissingError,
     ReplayError,
@@ -75,7 +76,7 @@ class WriteAheadLog(ProcessBound, Generic[T]):
     """The operations of one service on its state. Made by ``open_wal``; its calls may run concurrently.
 
     After a failure it has stopped: every call raises ``WalStoppedError``. Opening it again settles what
-    became of the operations in flight.
+    became of the operations in flight. With ``reopen=True`` its writer is opened again by itself first.
     """
 
     def __init__(
@@ -87,8 +88,12 @@ class WriteAheadLog(ProcessBound, Generic[T]):
         dump: Callable[[], bytes] | None,
         restored: StateSnapshot | None,
         operations_between_snapshots: int,
+        *,
+        reopens: bool = False,
     ) -> None:
         self.name = name
+        self._reopens, self._in_step_with = reopens, writer.opened_count
+        self._step_turn = trio.Lock()
         self._namespace, self._writer = namespace, writer
         self._apply, self._dump = apply, dump
         self._interval = operations_between_snapshots
@@ -147,14 +152,20 @@ class WriteAheadLog(ProcessBound, Generic[T]):
             OperationConflictError: The next index is another one. Nothing was written.
             RecordTooLongError: Nothing was written.
             WriteError: The log has stopped; ``outcome`` says whether the operation is in the log. The next
-                start applies it if it is.
+                start applies it if it is. With ``reopen=True`` and the outcome NOT_WRITTEN the log
+                continues, and never has the operation.
             ApplyError: ``apply`` raised.
             WalStoppedError: An earlier failure stopped the log.
         """
         operation = as_payload(operation)  # the caller may reuse its buffer during the wait
         self._check_running()
-        if self._writer.bytes_in_flight >= self._writer.bytes_in_flight_max:
-            await self._writer.wait_capacity()
+        while True:
+            if self._is_out_of_step:
+                await self._come_into_step()
+            elif self._writer.bytes_in_flight >= self._writer.bytes_in_flight_max:
+                await self._writer.wait_capacity()
+            else:
+                break
             self._check_running()
         # No other task runs from here until the operation has its place in the queue.
         if index is not None and index != self._submitted + 1:
@@ -175,8 +186,7 @@ class WriteAheadLog(ProcessBound, Generic[T]):
             pending.on_settled(self._apply_durable)  # no task waits for it any more
             raise
         except WriteError as exc:
-            self._stop(exc)
-            raise
+            await self._failed(logged, exc)
         self._apply_durable()
         if not logged.is_applied:
             self._check_running()
@@ -233,6 +243,64 @@ class WriteAheadLog(ProcessBound, Generic[T]):
         if self._writer.last_txid > self._applied:
             raise OperationsMissingError(self.name, self._applied + 1, self._writer.last_txid + 1)
 
+    @property
+    def _is_out_of_step(self) -> bool:
+        writer = self._writer
+        return self._reopens and (writer.failure is not None or writer.opened_count != self._in_step_with)
+
+    async def _failed(self, operation: _Operation[T], error: WriteError) -> None:
+        """Return if the operation is in the log and applied; else raise its error."""
+        if not self._reopens:
+            self._stop(error)
+            raise error
+        try:
+            await self._come_into_step()
+        except DLogError:
+            raise error from self._stopped
+        if not operation.is_applied:
+            raise error.about(RecordOutcome.NOT_WRITTEN)
+
+    async def _come_into_step(self) -> None:
+        """Return when the writer is open again, and the state has what became of the operations in flight.
+
+        The log may have some of them: each at the place to which it was sent, and no other one. What is at
+        another place comes from another service, which may have changed its state since: that stops the log.
+        """
+        async with self._step_turn:
+            while self._is_out_of_step and self._stopped is None:
+                try:
+                    await self._writer.wait_capacity()  # until it is open again
+                    if self._writer.failure is None:
+                        count = self._writer.opened_count
+                        await self._replay_in_flight()
+                        self._in_step_with = count  # the writer may be another one again
+                except DLogError as exc:
+                    self._stop(exc)
+                    raise
+            self._check_running()
+
+    async def _replay_in_flight(self) -> None:
+        self._apply_durable()
+        start = EARLIEST if self._applied_dlsn is None else self._applied_dlsn
+        last_txid = self._writer.last_txid
+        async with self._namespace.open_reader(
+            operations_log(self.name), start=start, follow=False
+        ) as reader:
+            while self._applied < last_txid and (batch := await reader.read_batch(REPLAY_RECORDS_MAX)):
+                for record in batch:
+                    if record.txid <= self._applied:
+                        continue
+                    head = self._queue[0] if self._queue else None
+                    if head is None or (head.index, head.pending.sent_to) != (record.txid, record.dlsn):
+                        raise ForeignOperationError(self.name, record.txid, record.dlsn)
+                    self._queue.popleft()
+                    head.result = self._apply_one(head.index, head.payload, record.dlsn)
+                    head.is_applied = True
+        if last_txid > self._applied:
+            raise OperationsMissingError(self.name, self._applied + 1, last_txid + 1)
+        self._queue.clear()  # the log has none of the others, and never will
+        self._submitted = self._applied
+
     async def take_snapshots(self) -> None:
         """Take a snapshot whenever one is due; for a task."""
         while True:
@@ -264,6 +332,8 @@ class WriteAheadLog(ProcessBound, Generic[T]):
                 self._stop(exc)
                 return
             head.is_applied = True
+        if self._reopens:
+            return  # ``_come_into_step`` finds out what became of the others
         if queue and queue[0].pending.outcome in (RecordOutcome.NOT_WRITTEN, RecordOutcome.UNKNOWN):
             try:
                 _ = queue[0].pending.dlsn
@@ -310,6 +380,7 @@ def open_wal(
     name: str = "wal",
     operations_between_snapshots: int = OPERATIONS_BETWEEN_SNAPSHOTS,
     lock_timeout_s: float | None = None,
+    reopen: bool = False,
 ) -> AbstractAsyncContextManager[WriteAheadLog[T]]:
     """Own a state for the duration of an ``async with``: restore and replay it, then log each change.
 
@@ -325,6 +396,9 @@ def open_wal(
         name: The operations are in the log ``NAME/operations``, the snapshots in ``NAME/snapshots``.
         operations_between_snapshots: A snapshot is taken in the background after this many operations.
         lock_timeout_s: How long to wait for another service; None: as configured.
+        reopen: Open the writer again by itself, as ``open_writer(..., reopen=True)`` does. Appends in flight
+            wait for that: each returns if the log has its operation, which is then applied, and raises with
+            the outcome NOT_WRITTEN if not. If another service has written in between, the log stops.
 
     Raises:
         ValueError: One of ``snapshot`` and ``restore`` is missing.
@@ -337,23 +411,25 @@ def open_wal(
         raise ValueError("snapshot= and restore= belong together: give both or none")
     if operations_between_snapshots < 1:
         raise ValueError(f"operations_between_snapshots={operations_between_snapshots}: at least 1")
-    return _open_in(namespace, apply, snapshot, restore, name, operations_between_snapshots, lock_timeout_s)
+    writer = namespace.open_writer(
+        operations_log(name), create=True, lock_timeout_s=lock_timeout_s, reopen=reopen
+    )
+    return _open_in(namespace, writer, apply, snapshot, restore, name, operations_between_snapshots, reopen)
 
 
 @asynccontextmanager
 async def _open_in(
     namespace: Namespace,
+    opening: AbstractAsyncContextManager[LogWriter],
     apply: Callable[[bytes], T],
     dump: Callable[[], bytes] | None,
     restore: Callable[[bytes], None] | None,
     name: str,
     interval: int,
-    lock_timeout_s: float | None,
+    reopens: bool,
 ) -> AsyncIterator[WriteAheadLog[T]]:
     # The writer first: it fences the service before, and completes what that service had in flight.
-    async with namespace.open_writer(
-        operations_log(name), create=True, lock_timeout_s=lock_timeout_s
-    ) as writer:
+    async with opening as writer:
         found: StateSnapshot | None = None
         failure: LogTruncatedError | OperationsMissingError | None = None
         for _ in range(RESTORE_ATTEMPTS_MAX):
@@ -361,7 +437,7 @@ async def _open_in(
             if failure is not None and newest is found:
                 raise failure  # the state has operations that a second replay would apply again
             found = newest
-            wal = WriteAheadLog(name, namespace, writer, apply, dump, found, interval)
+            wal = WriteAheadLog(name, namespace, writer, apply, dump, found, interval, reopens=reopens)
             try:
                 await wal.replay(EARLIEST if found is None else found.dlsn)
             except (LogTruncatedError, OperationsMissingError) as exc:

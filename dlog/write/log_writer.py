@@ -93,6 +93,7 @@ class LogWriter(ProcessBound):
         self._newest: tuple[Batch, int] | None = None  # the record submitted last, with its slot
         self._found_last: DLSN | None = None  # the last record that the log had before, once it was looked up
         self._has_looked = False
+        self.opened_count = 0  # how often it was opened; more than 1 after it was reopened
         self._use(shell)
         self._is_observed = lookup.recorder.observes  # calls are measured or traced
         # The first call of the provider: a writer without a usable key is not opened.
@@ -112,6 +113,7 @@ class LogWriter(ProcessBound):
         self._shell, self._machine, self._batcher = shell, shell.machine, shell.machine.batcher
         self._last_txid = shell.last_txid_before
         self._newest, self._found_last, self._has_looked = None, None, False
+        self.opened_count += 1
         if self._reopener is not None:
             self._reopener.changed()
 

@@ -81,6 +81,15 @@ class Pending(ProcessBound):
         """
         return self._batch.dlsn(self._slot)
 
+    @property
+    def sent_to(self) -> DLSN | None:
+        """The position that the record has if it is in the log; None if it is not sent, or known not to be.
+
+        For an outcome that is UNKNOWN.
+        """
+        batch = self._batch
+        return None if batch.entry_id < 0 else DLSN(batch.segment_seqno, batch.entry_id, self._slot)
+
     def on_settled(self, callback: Callable[[], None]) -> None:
         """Call the callback in the trio loop when ``outcome`` is decided. It must neither block nor raise.
 

@@ -39,7 +39,7 @@ def test_without_async(tmp_path: Path) -> None:
         with (
             dlog.blocking.open_namespace(tmp_path.as_uri()) as namespace,
             dlog.blocking.open_wal(
-                namespace, apply=state.apply, snapshot=state.dump, restore=state.restore
+                namespace, reopen=True, apply=state.apply, snapshot=state.dump, restore=state.restore
             ) as log,
         ):
             assert log.read(lambda: state.total) == 7 * round_number  # noqa: B023
@@ -60,7 +60,7 @@ def test_with_asyncio(tmp_path: Path) -> None:
         async with (
             dlog.aio.open_namespace(tmp_path.as_uri()) as namespace,
             dlog.aio.open_wal(
-                namespace, apply=state.apply, snapshot=state.dump, restore=state.restore
+                namespace, reopen=True, apply=state.apply, snapshot=state.dump, restore=state.restore
             ) as log,
         ):
             assert state.total == 10 * round_number
