@@ -161,11 +161,14 @@ class Auditor:
         wake, group_s = self._wake, found.began_s
         registered = await read_registered(self._session, self._root)
         is_one_lost = not await read_cookie_owners(self._session, self._root) <= registered.all
-        must_rest = False
+        is_repeated, must_rest, is_cut = self._must_repeat, False, False
         async with aclosing(self._visits.groups(AUDIT_GROUP)) as groups:
             async for group in groups:
                 if must_rest:
                     await self._visits.pace.rest(group_s, wake=wake)
+                    if wake.is_set() and not is_repeated:
+                        is_cut = True  # the next audit has another pace, and begins now
+                        break
                 group_s = trio.current_time()
                 progress = await self._audit_group(group, found)
                 is_urgent = progress is _Progress.RESTORABLE or (
@@ -173,10 +176,10 @@ class Auditor:
                 )
                 is_late = group_s > found.began_s + AUDIT_RESTS_S_MAX
                 must_rest = not (is_urgent or is_late or wake.is_set())
-        if found.are_all_there:
+        if found.are_all_there and not is_cut:
             closed = found.ensembles.keys() - found.is_open
             self._returned.absences.on_closed(closed, found.began_s, trio.current_time())
-        self._must_repeat = not await self._mark_waiting(found, registered, wake)
+        self._must_repeat = is_cut or not await self._mark_waiting(found, registered, wake)
         self.stats.audits += 1
         self.stats.audit_s += trio.current_time() - found.began_s
         self.stats.audit_marks += found.marked

@@ -519,17 +519,19 @@ async def test_an_audit_that_can_restore_nothing_rests_until_the_bookies_change(
 ) -> None:
     async with open_world(3) as world, trio.open_nursery() as nursery:
         metadata = await world.client.metadata(await world.closed_ledger())
-        for _ in range(2 * AUDIT_GROUP):
+        for _ in range(4 * AUDIT_GROUP - 1):
             await world.client.context.catalog.create(metadata, None)
-        nursery.start_soon(world.auditor._follow_bookies)
-        await world.lose("b1:1")
         reads = Reads(world)
-        nursery.start_soon(world.auditor.audit)
-        await trio.sleep(REST_S_MAX / 2)
-        assert reads.count == AUDIT_GROUP
+        nursery.start_soon(world.auditor._follow_bookies)
+        nursery.start_soon(world.auditor._follow_delay_and_audit, nursery)
+        await trio.sleep(REST_S_MAX / 4)
+        assert reads.count == AUDIT_GROUP  # it looks although no bookie is lost
+        await world.lose("b1:1")
+        await trio.sleep(REST_S_MAX / 4)
+        assert reads.count == 2 * AUDIT_GROUP  # another audit, from the beginning
         await world.cluster.start("b4:1")
         await trio.sleep(REST_S_MAX / 4)
-        assert len(await marked(world)) == 2 * AUDIT_GROUP + 1
+        assert len(await marked(world)) == 4 * AUDIT_GROUP
         nursery.cancel_scope.cancel()
 
 
