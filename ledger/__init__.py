@@ -15,6 +15,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from ledger.runtime.green_threads import check_import as _check_import
+
+_check_import()
+
 # The public names. Each is imported when it is first used: every module of this package runs this file first.
 if TYPE_CHECKING:
     __all__: list[str]

@@ -47,6 +47,9 @@ TOOLS = {
     "gunicorn": ("tests/crash/test_crash_shared_writer.py", "gunicorn"),
     "uvicorn": ("tests/crash/test_crash_shared_writer.py", "uvicorn"),
     "starlette": ("examples/key_value_service.py", "starlette"),
+    # Programs in strings: in the process of the tests they would replace its threads.
+    **{name: ("tests/unit/ledger/runtime/test_green_threads.py", name) for name in ("eventlet", "gevent")},
+    "basedpyright": ("tests/unit/dlog/test_completion_in_pyright.py", "basedpyright-langserver"),
     # kazoo imports it for SASL.
     "pure-sasl": ("ledger/metadata_store/zookeeper_security.py", "puresasl"),
 }

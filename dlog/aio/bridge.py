@@ -28,6 +28,7 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from dlog.errors import DLogError, NamespaceClosedError
+from ledger.runtime.green_threads import refuse_green_threads
 from ledger.runtime.log_lines import lines_handed_over
 from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.runtime.tasks.forks import RULE
@@ -74,7 +75,11 @@ class Bridge:
         """The bridge of the running loop; its guest run is started, unless it runs. It needs a ``release``.
 
         A cancelled call leaves nothing that runs.
+
+        Raises:
+            RuntimeError: gevent or eventlet has replaced threads.
         """
+        refuse_green_threads()
         loop = get_running_loop()
         bridge = _bridges.get(loop)
         if bridge is None:

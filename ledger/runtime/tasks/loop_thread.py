@@ -10,7 +10,6 @@ handler may call while it interrupts a call.
 from __future__ import annotations
 
 import contextvars
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -19,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import trio
 
+from ledger.runtime.green_threads import refuse_green_threads
 from ledger.runtime.log_lines import lines_handed_over
 from ledger.runtime.tasks.forks import RULE, call_in_child
 from ledger.runtime.tasks.thread_calls import ThreadCalls, calls_of_this_run
@@ -36,24 +36,6 @@ class Settling(Protocol):
 
 
 S = TypeVar("S", bound=Settling)
-
-
-def refuse_green_threads() -> None:
-    """Check that Python's threads are threads: an event loop in a greenlet would stop the whole program.
-
-    Raises:
-        RuntimeError: gevent or eventlet has put its own in their place.
-    """
-    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
-    patched = [("gevent", gevent.is_module_patched(name)) for name in ("threading", "select") if gevent]
-    patched += [("eventlet", eventlet.is_monkey_patched(name)) for name in ("thread", "select") if eventlet]
-    for library, is_patched in patched:
-        if is_patched:
-            raise RuntimeError(
-                f"{library} has replaced Python's threads in this process, and DLog's event loop cannot run"
-                f" in greenlets. Start this program without {library}'s monkey patching (gunicorn:"
-                " --worker-class gthread), or use DLog in a process of its own"
-            )
 
 
 class LoopThread:

@@ -20,26 +20,32 @@ APPEND = (
 )
 
 
-def script(face: str, *blocks: str, last: str) -> tuple[jedi.Script, int, int]:
-    """A program of nested blocks, with the cursor at the end of its last line."""
+def program(face: str, *blocks: str, last: str) -> list[str]:
+    """The lines of a program of nested blocks."""
     is_async = face != "dlog.blocking"
     blocks = (f"with {face}.open_namespace('file:///shop') as ns", *blocks)
     lines = [f"import {face}", "async def main():" if is_async else "def main():"]
     for depth, block in enumerate(blocks, 1):
         lines.append("    " * depth + ("async " if is_async else "") + block + ":")
     lines.append("    " * (len(blocks) + 1) + last)
+    return lines
+
+
+def script(face: str, *blocks: str, last: str) -> tuple[jedi.Script, int, int]:
+    """The program, with the cursor at the end of its last line."""
+    lines = program(face, *blocks, last=last)
     code = "\n".join(lines)
     return jedi.Script(code, project=jedi.Project(ROOT, sys_path=[str(ROOT)])), len(lines), len(lines[-1])
 
 
 def completed(face: str, *blocks: str, last: str) -> set[str]:
-    program, line, column = script(face, *blocks, last=last)
-    return {each.name for each in program.complete(line, column)}
+    cursor, line, column = script(face, *blocks, last=last)
+    return {each.name for each in cursor.complete(line, column)}
 
 
 def signatures(face: str, *blocks: str, last: str) -> list[str]:
-    program, line, column = script(face, *blocks, last=last)
-    return [each.to_string() for each in program.get_signatures(line, column)]
+    cursor, line, column = script(face, *blocks, last=last)
+    return [each.to_string() for each in cursor.get_signatures(line, column)]
 
 
 WRITER = "with ns.open_writer('orders') as log"

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -217,22 +216,3 @@ def test_a_program_without_descriptors_gets_an_error_and_may_try_again(tmp_path:
         check=False,
     )
     assert (done.stdout, done.stderr) == ("OSError [Errno 24] Too many open files\nopened\n", "")
-
-
-@pytest.mark.parametrize(
-    ("library", "module", "question"),
-    [
-        ("gevent", "gevent.monkey", "is_module_patched"),
-        ("eventlet", "eventlet.patcher", "is_monkey_patched"),
-    ],
-)
-def test_greenlets_in_place_of_threads_are_refused_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, library: str, module: str, question: str
-) -> None:
-    patched = {"select"}
-    fake = SimpleNamespace(**{question: lambda name: name in patched})
-    monkeypatch.setitem(sys.modules, module, fake)
-    with pytest.raises(RuntimeError, match=rf"{library} has replaced .*--worker-class gthread"):
-        LoopThread("test", ClientClosedError, "closed")
-    patched.clear()  # it is imported, and has patched nothing
-    LoopThread("test", ClientClosedError, "closed").stop()
