@@ -2,7 +2,8 @@
 
 Inside: the trusted authorities, the client's own certificate, the check of the host name.
 Not inside: starting TLS on a connection (``handshake``), the formats of key stores (``java_stores``).
-Always: the bookie's certificate is verified; no setting turns that off.
+Always: the bookie's certificate is verified; no setting turns that off. Each context that verifies is as
+strict as ``ssl.create_default_context`` of the same Python, whatever the files of the authorities are.
 
 Source: TLSContextFactory.java; docs/protocol.md 12.2.
 """
@@ -10,6 +11,7 @@ Source: TLSContextFactory.java; docs/protocol.md 12.2.
 from __future__ import annotations
 
 import ssl
+import sys
 from pathlib import Path
 
 from ledger.auth.java_stores import load_key, load_trust_store, read_store
@@ -58,6 +60,7 @@ def client_context(
             ssl.PROTOCOL_TLS_CLIENT
         )  # trusts nothing yet, not even the system's authorities
         load_trust_store(context, authorities, authorities_password)
+        check_form(context)
     context.check_hostname = check_host_name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if key_type != "PEM" and key is not None:
@@ -67,8 +70,17 @@ def client_context(
     return context
 
 
+def check_form(context: ssl.SSLContext) -> None:
+    """Check the form of certificates, too, if this Python's own contexts do: from 3.13 on, by RFC 5280.
+
+    A context of ``ssl.create_default_context`` does so already; this is for one that trusts nothing yet.
+    """
+    if sys.version_info >= (3, 13):
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+
+
 def load_authorities(context: ssl.SSLContext, path: Path, store_type: str, password: str | None) -> None:
-    """Trust the certificates in a file.
+    """Trust the certificates in a file, for a server that verifies its clients.
 
     Raises:
         OSError, ssl.SSLError: A PEM file cannot be used.
@@ -78,3 +90,4 @@ def load_authorities(context: ssl.SSLContext, path: Path, store_type: str, passw
         context.load_verify_locations(path)
     else:
         load_trust_store(context, path, password)
+    check_form(context)
