@@ -1,10 +1,10 @@
 """A program of the matrix: ``python -m tests.edge.program FACE ENDING MOMENT URI``.
 
-It writes ``FIRST`` records to the log ``orders``, comes into the moment, says "now", and then it ends. Lines
-on stdout: "submitted N" and "acknowledged N" count the records so far, "now" is the moment, "refused" is
-of a forked child.
+It writes ``FIRST`` records to the log ``orders``, comes into the moment, and ends. Lines on stdout:
+"submitted N" and "acknowledged N" count the records so far; "now" is the moment; "ending" is said just before
+the program begins to end, unless it is in ``GO_ON``; "refused" is of a forked child.
 Always: records are numbers from 0 on. From "now" on a sync of the disk waits until stdin is closed, in
-moments that have to do with the disk. So a signal that comes before that comes in the moment, on a busy
+moments that have to do with the disk. So what the parent waits for before that comes in the moment, on a busy
 machine too.
 """
 
@@ -28,6 +28,7 @@ from contextlib import (
 from typing import Any, NoReturn, Protocol
 
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 import dlog
 import dlog.aio
@@ -40,6 +41,7 @@ FIRST = 5  # acknowledged before the moment
 BURST = 20  # submitted in the moments that have to do with writing
 LIMIT_S = 120
 SIGNALS = ("interrupt", "terminate", "handled")
+GO_ON = (*SIGNALS, "shutdown", "abandoned")  # nothing in the program begins the end after "now"
 STAYS = (*SIGNALS, "daemon")  # what ends it comes from outside of the thread that is in the moment
 
 in_moment, syncs_wait, is_over = threading.Event(), threading.Event(), threading.Event()
@@ -75,6 +77,7 @@ def payload_of(number: int) -> bytes:
 
 def end(ending: str, log: Any, end_child: Callable[[], None]) -> None:
     """End the program from inside; return if its main function is to return."""
+    say("ending")
     match ending:
         case "exception":
             raise RuntimeError("the program fails")
@@ -111,6 +114,9 @@ class AsyncFace(Protocol):
         """Cancel the main function."""
 
     async def wait_for_ever(self) -> None: ...
+
+    def announce_soon(self) -> None:
+        """Announce the moment, in which the call is that the caller makes next."""
 
 
 class OnTrio:
@@ -150,6 +156,15 @@ class OnTrio:
 
     async def wait_for_ever(self) -> None:
         await trio.sleep_forever()
+
+    def announce_soon(self) -> None:
+        async def once_all_wait() -> None:
+            # trio raises a KeyboardInterrupt in the task that runs, also in one of the namespace. That
+            # ends the program likewise, but not with the same text.
+            await wait_all_tasks_blocked()
+            announce()
+
+        trio.lowlevel.spawn_system_task(once_all_wait)
 
 
 class OnAsyncio:
@@ -203,6 +218,9 @@ class OnAsyncio:
     async def wait_for_ever(self) -> None:
         await asyncio.Event().wait()
 
+    def announce_soon(self) -> None:
+        announce()
+
 
 class AsyncProgram:
     """The program on an event loop."""
@@ -253,11 +271,19 @@ class AsyncProgram:
         async with self._face.beside(operation):
             await self._face.in_thread(in_moment.wait)
             if self._ending == "cancellation":
+                say("ending")
                 self._face.cancel()
                 await self._face.wait_for_ever()
             end(self._ending, self._log, lambda: os._exit(0))
             if self._moment == "closing":
                 await self._face.in_thread(self._is_closed.wait)
+
+    def _announce(self) -> None:
+        """Announce a moment that has to do with the next call."""
+        if self._ending == "shutdown":
+            announce()  # that call may be the last one
+        else:
+            self._face.announce_soon()
 
     async def _opening(self) -> None:
         hold_syncs(announce)
@@ -265,12 +291,12 @@ class AsyncProgram:
             await namespace.list_logs()
 
     async def _waiting(self) -> None:
-        announce()
+        self._announce()
         async with self._namespace.open_writer("orders", lock_timeout_s=LIMIT_S):
             pass
 
     async def _idle(self) -> None:
-        announce()
+        self._announce()
         if self._ending != "shutdown":
             await self._face.wait_for_ever()
 
@@ -294,7 +320,7 @@ class AsyncProgram:
         async with self._namespace.open_reader("orders") as reader:
             for _ in range(FIRST):
                 await anext(reader)
-            announce()
+            self._announce()
             if self._ending != "shutdown":
                 await anext(reader)
 
@@ -302,7 +328,7 @@ class AsyncProgram:
         hold_syncs(syncs_wait.set)
         self._submit()
         await self._face.in_thread(syncs_wait.wait)
-        announce()
+        self._announce()
         await self._log.aclose()
         self._is_closed.set()
 
@@ -436,6 +462,7 @@ def main(face: str, ending: str, moment: str, uri: str) -> None:
         threading.Thread(target=quietly, daemon=True).start()
         in_moment.wait()
         is_over.set()
+        say("ending")
     elif ending == "shutdown" and face != "blocking":
         atexit.register(program)
     else:
