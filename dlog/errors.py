@@ -212,15 +212,16 @@ class BatchTooLongError(WriteError):
 
 
 class TxidReusedError(WriteError):
-    """``append_once`` found a record with this transaction id and another payload. Nothing was written.
+    """``append_once`` found a record with this transaction id and another payload, key or headers. It wrote
+    nothing.
 
-    A repeat has the payload of the first call. Give a new record a transaction id of its own.
+    A repeat has the payload, key and headers of the first call. Give a new record an id of its own.
     """
 
     def __init__(self, log: str, txid: int, dlsn: object) -> None:
         super().__init__(
-            f"log {log!r}: the record with txid {txid} at {dlsn} has another payload, so this is no repeat of"
-            " it and was not written: give each new record a transaction id of its own"
+            f"log {log!r}: the record with txid {txid} at {dlsn} has another payload, key or headers, so this"
+            " is no repeat of it and was not written: give each new record a transaction id of its own"
         )
         self.log, self.txid, self.dlsn = log, txid, dlsn
 

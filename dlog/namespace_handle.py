@@ -480,3 +480,12 @@ class Namespace(ProcessBound):
         """
         log = self.context.log(await self.context.permitted(name, Right.READ))
         return await log.entry_totals(await log.segments(), list(entries))
+
+
+def check_namespace(namespace: object) -> None:
+    """Raise a TypeError that helps, unless it is a namespace for trio; for functions that take one."""
+    if not isinstance(namespace, Namespace):
+        raise TypeError(
+            f"a namespace of dlog.open_namespace is needed here, not {namespace!r}; dlog.aio and"
+            " dlog.blocking have functions of the same names for their own"
+        )

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ledger.errors import DuplicateEntryIdError as DuplicateEntryIdError
     from ledger.errors import EntryBeyondLacError as EntryBeyondLacError
     from ledger.errors import EntryTooLargeError as EntryTooLargeError
+    from ledger.errors import InvalidLedgersUriError as InvalidLedgersUriError
     from ledger.errors import LedgerClosedError as LedgerClosedError
     from ledger.errors import LedgerError as LedgerError
     from ledger.errors import LedgerExistsError as LedgerExistsError

@@ -423,9 +423,12 @@ HANDED_ON = {
 
 # Functions of ``bookie`` and ``ledger`` with eight arguments or more. The other packages follow.
 MANY_ARGUMENTS: dict[str, str] = {
+    "dlog/aio/wal.py open_wal": "the options of a write-ahead log, by keyword",
+    "dlog/blocking/wal.py open_wal": "the options of a write-ahead log, by keyword",
     "dlog/cli/bench/command.py options_of": "the options of a command",
     "dlog/read/columns.py RecordRun.__init__": "the columns of one entry, made for each entry that is read",
     "dlog/shards/reader.py open_sharded_reader": "the options of a reader, by keyword",
+    "dlog/wal/write_ahead_log.py open_wal": "the options of a write-ahead log, by keyword",
     "dlog/write/log_writer.py LogWriter.__init__": "what ``open_log_writer`` opened",
     "dlog/write/writer_shell.py WriterShell.__init__": "what ``open_log_writer`` opened",
     "ledger/auth/tls.py client_context": "each is a setting of an operator, by its own name",

@@ -85,7 +85,7 @@ def forwarded(method: Any, face: Any = None, /, **taken: Taken) -> Any:
         return result if face is None else self._face(face, result)
 
     async def call(*args: Any, **kwargs: Any) -> Any:
-        self, others = target.face_of(args, kwargs)
+        self, others = target.face_of(args, kwargs, Face)
         try:
             return await run(self, others, kwargs)
         except Exception as exc:
@@ -131,7 +131,7 @@ def called(method: Any, face: Any = None, /) -> Any:
         return result if face is None else self._face(face, result)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        self, others = target.face_of(args, kwargs)
+        self, others = target.face_of(args, kwargs, Face)
         return run(self, others, kwargs)
 
     return like(call, target, face)
@@ -164,7 +164,7 @@ def opened(
     target = Target(method, {})
 
     def call(*args: Any, **kwargs: Any) -> AbstractAsyncContextManager[FaceT]:
-        self, others = target.face_of(args, kwargs)
+        self, others = target.face_of(args, kwargs, Face)
         manager = target.of(self._inner)(*others, **kwargs)
         return HeldOpen(manager, face, on_error, bridge=self._bridge, opener=self)
 

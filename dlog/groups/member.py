@@ -34,7 +34,7 @@ from dlog.errors import (
 )
 from dlog.groups.balance import to_claim, to_give_up
 from dlog.groups.errors import ClaimLostError
-from dlog.namespace_handle import Namespace
+from dlog.namespace_handle import Namespace, check_namespace
 from dlog.read.cursors import check_commit, commit_cursor
 from dlog.read.gaps import Gap
 from dlog.read.log_reader import LogReader
@@ -437,6 +437,7 @@ async def join_group(
         InvalidCursorNameError, LogNotFoundError
         AccessDeniedError: The policy gives no right to commit the cursors of the group.
     """
+    check_namespace(namespace)
     group = check_cursor_name(group)
     if isinstance(logs, str):
         raise TypeError(f"the logs of a group are several names, not {logs!r}; write [{logs!r}]")

@@ -13,7 +13,7 @@ import re
 import attrs
 
 from dlog.errors import LogExistsError, LogMetadataError, LogNotFoundError
-from dlog.namespace_handle import Namespace
+from dlog.namespace_handle import Namespace, check_namespace
 from dlog.shards.errors import NotShardedError, ShardCountError, ShardsMissingError
 from dlog.shards.layout import ShardLayout, check_count, layout_in, shard_log
 from namespace.log_name import check_log_name
@@ -42,6 +42,7 @@ async def create_sharded_log(
         LogMetadataError: There are logs with the names of shards, and none of them has the layout.
         The errors of ``Namespace.create_log`` and ``Namespace.properties.change``.
     """
+    check_namespace(namespace)
     name, shards = check_log_name(name), check_count(shards)
     layout = await _claim(namespace, name, shards)
     if layout.is_complete:
@@ -64,6 +65,7 @@ async def shard_names(namespace: Namespace, name: str) -> list[str]:
         ShardsMissingError: Its creation was interrupted, or shards of it were deleted.
         LogMetadataError, LogUnavailableError, AccessDeniedError
     """
+    check_namespace(namespace)
     name = check_log_name(name)
     existing = set(await namespace.list_logs(name))  # also makes the next read see what is stored now
     layout = await _layout(namespace, name)
@@ -85,6 +87,7 @@ async def delete_sharded_log(namespace: Namespace, name: str, *, lock_timeout_s:
         NotShardedError
         The errors of ``Namespace.delete_log``.
     """
+    check_namespace(namespace)
     name = check_log_name(name)
     layout = await _layout(namespace, name)
     await _check_administrator(namespace, name, layout.count)

@@ -27,7 +27,7 @@ from dlog.errors import (
     WriteError,
     WriterOverloadedError,
 )
-from dlog.namespace_handle import Namespace
+from dlog.namespace_handle import Namespace, check_namespace
 from dlog.read.positioning import EARLIEST, Start
 from dlog.wal import snapshots
 from dlog.wal.errors import (
@@ -72,6 +72,18 @@ class _Operation(Generic[T]):
         self.is_applied = False
 
 
+@attrs.frozen
+class _Service(Generic[T]):
+    """The name, the functions and the options of a service."""
+
+    name: str
+    apply: Callable[[bytes], T]
+    dump: Callable[[], bytes] | None
+    restore: Callable[[bytes], None] | None
+    interval: int
+    reopens: bool
+
+
 class WriteAheadLog(ProcessBound, Generic[T]):
     """The operations of one service on its state. Made by ``open_wal``; its calls may run concurrently.
 
@@ -81,22 +93,16 @@ class WriteAheadLog(ProcessBound, Generic[T]):
 
     def __init__(
         self,
-        name: str,
+        service: _Service[T],
         namespace: Namespace,
         writer: LogWriter,
-        apply: Callable[[bytes], T],
-        dump: Callable[[], bytes] | None,
         restored: StateSnapshot | None,
-        operations_between_snapshots: int,
-        *,
-        reopens: bool = False,
     ) -> None:
-        self.name = name
-        self._reopens, self._in_step_with = reopens, writer.opened_count
-        self._step_turn = trio.Lock()
+        self.name = service.name
         self._namespace, self._writer = namespace, writer
-        self._apply, self._dump = apply, dump
-        self._interval = operations_between_snapshots
+        self._reopens, self._in_step_with = service.reopens, writer.opened_count
+        self._step_turn = trio.Lock()
+        self._apply, self._dump, self._interval = service.apply, service.dump, service.interval
         self._snapshot_index = 0 if restored is None else restored.index
         self._applied = self._submitted = self._snapshot_index
         self._applied_dlsn: DLSN | None = None if restored is None else restored.dlsn
@@ -407,6 +413,7 @@ def open_wal(
         ApplyError: ``apply`` raised for a stored operation.
         The errors of ``Namespace.open_writer`` and ``Namespace.open_reader``.
     """
+    check_namespace(namespace)
     if (snapshot is None) != (restore is None):
         raise ValueError("snapshot= and restore= belong together: give both or none")
     if operations_between_snapshots < 1:
@@ -414,30 +421,24 @@ def open_wal(
     writer = namespace.open_writer(
         operations_log(name), create=True, lock_timeout_s=lock_timeout_s, reopen=reopen
     )
-    return _open_in(namespace, writer, apply, snapshot, restore, name, operations_between_snapshots, reopen)
+    service = _Service(name, apply, snapshot, restore, operations_between_snapshots, reopen)
+    return _open_in(namespace, writer, service)
 
 
 @asynccontextmanager
 async def _open_in(
-    namespace: Namespace,
-    opening: AbstractAsyncContextManager[LogWriter],
-    apply: Callable[[bytes], T],
-    dump: Callable[[], bytes] | None,
-    restore: Callable[[bytes], None] | None,
-    name: str,
-    interval: int,
-    reopens: bool,
+    namespace: Namespace, opening: AbstractAsyncContextManager[LogWriter], service: _Service[T]
 ) -> AsyncIterator[WriteAheadLog[T]]:
     # The writer first: it fences the service before, and completes what that service had in flight.
     async with opening as writer:
         found: StateSnapshot | None = None
         failure: LogTruncatedError | OperationsMissingError | None = None
         for _ in range(RESTORE_ATTEMPTS_MAX):
-            newest = await _restore(namespace, name, restore, found)
+            newest = await _restore(namespace, service.name, service.restore, found)
             if failure is not None and newest is found:
                 raise failure  # the state has operations that a second replay would apply again
             found = newest
-            wal = WriteAheadLog(name, namespace, writer, apply, dump, found, interval, reopens=reopens)
+            wal = WriteAheadLog(service, namespace, writer, found)
             try:
                 await wal.replay(EARLIEST if found is None else found.dlsn)
             except (LogTruncatedError, OperationsMissingError) as exc:

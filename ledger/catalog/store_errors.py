@@ -12,17 +12,29 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from ledger.errors import MetadataStoreError, MetadataUnavailableError
-from ledger.metadata_store.errors import ConnectionLostError, MetadataError, StoreUnreachableError
+from ledger.errors import (
+    InvalidLedgersUriError,
+    LedgerError,
+    MetadataStoreError,
+    MetadataUnavailableError,
+)
+from ledger.metadata_store.errors import (
+    ConnectionLostError,
+    InvalidStoreAddressError,
+    MetadataError,
+    StoreUnreachableError,
+)
 
 Call = ParamSpec("Call")
 T = TypeVar("T")
 
 
-def as_ledger_error(error: MetadataError) -> MetadataStoreError:
+def as_ledger_error(error: MetadataError) -> LedgerError:
     """The error of this package for an error of the metadata store."""
     if isinstance(error, ConnectionLostError | StoreUnreachableError):
         return MetadataUnavailableError(f"the metadata store is out of reach: {error}")
+    if isinstance(error, InvalidStoreAddressError):
+        return InvalidLedgersUriError(str(error))
     return MetadataStoreError(f"the metadata store: {error}")
 
 

@@ -89,7 +89,7 @@ async def open_client(
             reads the files as they were when it was opened.
 
     Raises:
-        InvalidStoreAddressError: The URI cannot be parsed; the message names the part.
+        InvalidLedgersUriError: The URI cannot be parsed; the message names the part.
         SecuritySettingsError: A file with settings for TLS or authentication cannot be used.
         ClusterNotFoundError: There are no ledgers at the URI.
         DirectoryUnusableError: The directory cannot be used.
@@ -111,8 +111,6 @@ async def open_client(
         async with open_deployment(uri, opening) as deployment:
             is_open = True
             yield deployment.client
-    except InvalidStoreAddressError:
-        raise
     except MetadataError as exc:
         if is_open:
             raise  # of the caller's block

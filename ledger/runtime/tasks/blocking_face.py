@@ -276,7 +276,7 @@ def _call(target: Target, run: Callable[[Any, tuple[Any, ...], dict[str, Any]], 
         return method
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        self, others = target.face_of(args, kwargs)
+        self, others = target.face_of(args, kwargs, Face)
         try:
             return run(self, others, kwargs)
         except Exception as exc:

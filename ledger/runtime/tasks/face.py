@@ -47,13 +47,26 @@ class Target:
             return bound
         return functools.partial(self.function, inner)
 
-    def face_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-        """The face among the arguments of a function, and the other positional ones."""
+    def face_of(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: type = object
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The face among the arguments of a function, and the other positional ones.
+
+        Raises:
+            TypeError: There is none of this kind.
+        """
         if args:
-            return args[0], args[1:]
-        if self._first not in kwargs:
+            face, others = args[0], args[1:]
+        elif self._first in kwargs:
+            face, others = kwargs.pop(self._first), ()
+        else:
             raise TypeError(f"{self.name}() missing its first argument: {self._first!r}")
-        return kwargs.pop(self._first), ()
+        if not isinstance(face, kind):
+            raise TypeError(
+                f"{self.name}() of {kind.__module__.rpartition('.')[0]} is given {face!r}; it takes what this"
+                " package opened, as dlog, dlog.aio and dlog.blocking each do"
+            )
+        return face, others
 
     def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The positional arguments, with what is taken of them; those by keyword are replaced."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import attrs
@@ -26,6 +26,7 @@ import dlog.aio
 import dlog.blocking
 import ledger
 import ledger.blocking
+from dlog.groups import join_group
 from ledger.causes import cause_of
 from tests.fakes.small_disk import small_directory
 
@@ -110,6 +111,17 @@ CALLS: dict[str, Case] = {
     "too many shards": lambda p: p.shards.create_sharded_log(p.ns, "new", 100_000),
     "half a snapshot": lambda p: p.wal.open_wal(p.ns, apply=apply, snapshot=bytes),
     "an operation that fails again": lambda p: p.wal.open_wal(p.ns, apply=apply),
+}
+
+# A namespace of another face, for a function that takes a namespace.
+FOREIGN: dict[str, Callable[[ModuleType, Any], Any]] = {
+    "open a writer of shards": lambda face, ns: face.open_sharded_writer(ns, "log"),
+    "open a reader of shards": lambda face, ns: face.open_sharded_reader(ns, "log"),
+    "create shards": lambda face, ns: face.create_sharded_log(ns, "log"),
+    "name shards": lambda face, ns: face.shard_names(ns, "log"),
+    "delete shards": lambda face, ns: face.delete_sharded_log(ns, "log"),
+    "join a group": lambda face, ns: face.join_group(ns, "group", ["log"]),
+    "open a write-ahead log": lambda face, ns: face.open_wal(ns, apply=len),
 }
 
 REFUSED_CALLS: dict[str, Case] = {
@@ -289,6 +301,33 @@ def test_so_does_that_of_no_descriptor(face: ModuleType, tmp_path: Path) -> None
     check("open", error)
 
 
+@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+def test_so_does_that_of_a_namespace_of_another_face(face: ModuleType, name: str, tmp_path: Path) -> None:
+    functions: Any = face
+    if face is dlog:
+        functions = SimpleNamespace(**vars(dlog.shards), join_group=join_group, open_wal=dlog.wal.open_wal)
+    other = dlog.blocking if face is dlog.aio else dlog.aio
+    with dlog.blocking.open_namespace(tmp_path.as_uri()) as blocking:
+        # Never entered: only its class counts.
+        foreign = blocking if other is dlog.blocking else dlog.aio.Namespace(None, None)  # type: ignore[arg-type]
+        place = Place(face, tmp_path, ns=foreign)
+
+        def case(_: Place) -> Any:
+            return FOREIGN[name](functions, place.ns)
+
+        if face is dlog.blocking:
+            error = provoke(case, place, name)
+        elif face is dlog.aio:
+            error = asyncio.run(provoke_async(case, place, name))
+        else:
+            error = trio.run(provoke_async, case, place, name)
+    assert isinstance(error, TypeError)
+    assert "dlog.aio" in str(error)
+    assert "dlog.blocking" in str(error)
+    check(name, error)
+
+
 LEDGERS: dict[str, Callable[[Any], Any]] = {
     "no ledger": lambda client: client.open(99_999),
     "no ledger to recover": lambda client: client.recover(99_999),
@@ -322,7 +361,9 @@ def test_so_do_those_of_ledgers(name: str, tmp_path: Path) -> None:
     "wrong", ["kafka://x", pytest.param("zk://127.0.0.1:1/ledgers", marks=pytest.mark.slow)]
 )
 def test_so_do_those_of_a_wrong_address_of_ledgers(wrong: str, tmp_path: Path) -> None:
-    check(wrong, provoke(partial(open_ledgers, wrong), Place(ledger, tmp_path), wrong))
+    error = provoke(partial(open_ledgers, wrong), Place(ledger, tmp_path), wrong)
+    check(wrong, error)
+    assert isinstance(error, ledger.LedgerError)
 
 
 def test_a_hidden_cause_is_found_all_the_same(tmp_path: Path) -> None:
