@@ -120,7 +120,9 @@ def kill_one_worker(server_pid: int, rng: random.Random) -> None:
     """Kill a process that the server started, but not the helper of Python's ``multiprocessing``."""
     with suppress(FileNotFoundError, ProcessLookupError):  # one that ended just now
         pids = children_of(server_pid)
-        workers = [pid for pid in pids if b"tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        workers = [
+            pid for pid in pids if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
         os.kill(rng.choice(workers), signal.SIGKILL)
 
 
