@@ -137,6 +137,8 @@ class LoopFace(HeldFace[T]):
         if self._is_closed:
             return
         self._is_closed = True
+        if self._held is not None:
+            self._held.is_released = True  # also if this is interrupted: the owner need not be reminded
         _owners.discard(self)
         error: Exception | None = None
         try:

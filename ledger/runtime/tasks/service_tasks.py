@@ -2,13 +2,17 @@
 
 Always: cancelling the caller's block does not cancel these tasks; they close things in order and end when the
 block has ended; an exception of the block is raised unchanged, not in a group with cancellations of these
-tasks; a task that fails cancels the block, and its error is raised.
+tasks; a task that fails cancels the block, and its error is raised. Ctrl-C never comes out of the midst of a
+step of ours, where it would end a task or leave a change half done.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import signal
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from types import FrameType
 from typing import Any
 
 import trio
@@ -16,6 +20,9 @@ import trio
 from ledger.runtime.tasks.task_errors import errors_in
 
 PASSES_CALLS_ON = True  # for ``shorten``
+
+_OURS = {"bookie", "dlog", "ledger", "namespace"}
+_interrupts: trio.lowlevel.RunVar[int] = trio.lowlevel.RunVar("blocks that hold interrupts back", 0)
 
 
 class ServiceTasks:
@@ -90,16 +97,17 @@ async def open_service_tasks() -> AsyncIterator[ServiceTasks]:
     """
     raised: BaseException | None = None
     try:
-        async with trio.open_nursery() as nursery:
-            tasks = ServiceTasks(nursery)
-            try:
-                yield tasks
-            except BaseException as exc:
-                raised = exc
-                raise
-            finally:
-                tasks.cancel()
-                nursery.cancel_scope.cancel()
+        with _interrupts_between_steps():
+            async with trio.open_nursery() as nursery:
+                tasks = ServiceTasks(nursery)
+                try:
+                    yield tasks
+                except BaseException as exc:
+                    raised = exc
+                    raise
+                finally:
+                    tasks.cancel()
+                    nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         errors = errors_in(group)
         if raised is not None and (not errors or errors == [raised]):
@@ -112,3 +120,59 @@ async def open_service_tasks() -> AsyncIterator[ServiceTasks]:
         return
     # Outside the handler: otherwise the group would become the context of the error.
     raise single
+
+
+@contextmanager
+def _interrupts_between_steps() -> Iterator[None]:
+    """Let Ctrl-C wait for the next checkpoint of the main task while code of ours runs.
+
+    So does trio for its own code. It raises the interrupt in whichever task it finds, also in one that the
+    program does not know. A handler of the program's own stays. Blocks may overlap; the last one gives trio
+    its handler back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no signals come here
+        return
+    if not _interrupts.get():
+        _wrap_handler()
+    _interrupts.set(_interrupts.get() + 1)
+    try:
+        yield
+    finally:
+        _interrupts.set(_interrupts.get() - 1)
+        if not _interrupts.get():
+            handler = signal.getsignal(signal.SIGINT)
+            if isinstance(handler, _BetweenSteps):
+                signal.signal(signal.SIGINT, handler.of_trio)
+
+
+def _wrap_handler() -> None:
+    handler: Any = signal.getsignal(signal.SIGINT)
+    if getattr(handler, "__module__", "") == "trio._core._ki":
+        signal.signal(signal.SIGINT, _BetweenSteps(handler))
+
+
+class _BetweenSteps:
+    """The handler of SIGINT around that of trio."""
+
+    def __init__(self, of_trio: Callable[[int, FrameType | None], object]) -> None:
+        self.of_trio = of_trio
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        # Without a frame trio takes it for its own, and raises in the main task at its next checkpoint.
+        self.of_trio(number, None if _is_ours(frame) else frame)
+
+
+def _is_ours(frame: FrameType | None) -> bool:
+    """True if a function of ours is under way in the running task."""
+    try:
+        first = trio.lowlevel.current_task().coro.cr_frame
+    except RuntimeError:  # trio itself is running
+        return False
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
+            return True
+        if frame is first:
+            return False
+        frame = frame.f_back
+    return False

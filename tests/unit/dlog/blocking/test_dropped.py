@@ -219,3 +219,21 @@ def test_a_writer_whose_namespace_was_dropped_is_closed_when_python_ends(uri: st
         namespace.open_reader("orders", follow=False) as reader,
     ):
         assert [each.payload for each in reader] == [b"%d" % number for number in range(1000)]
+
+
+def test_a_close_that_was_interrupted_is_not_warned_of(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with warned() as told:
+        namespace = dlog.blocking.open_namespace(uri)
+        log = namespace.open_writer("orders", create=True)
+
+        def interrupted(self: Any) -> None:
+            dlog.blocking.LogReader.close(self)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(dlog.blocking.LogWriter, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            namespace.close()
+        monkeypatch.undo()
+        del namespace, log
+        gc.collect()
+    assert told == []
