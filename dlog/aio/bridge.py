@@ -245,6 +245,7 @@ class Held(Generic[T]):
         release: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """``release``: called after the end of what was dropped."""
+        bridge.check_caller()
         self._bridge, self._manager, self._release_bridge = bridge, manager, release
         self.is_released = False  # it is closed, or about to be
         self._scope = trio.CancelScope()

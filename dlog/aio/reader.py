@@ -131,6 +131,7 @@ class LogReader(Face[TrioReader]):
         gaps: bool = False,
     ) -> bool | None:
         """Fetch records, or a gap; False if none came in time, None at the end."""
+        self._bridge.check_caller()
         deadline_s = math.inf if wait_s is None else asyncio.get_running_loop().time() + wait_s
         try:
             async with asyncio.timeout(wait_s):

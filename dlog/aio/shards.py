@@ -183,6 +183,7 @@ class ShardedReader(Face[TrioReader]):
         return await self._bridge.run(self._inner.commit_to, self._inner.returned)
 
     async def _refill(self, deadline_s: float, *, gaps: bool) -> bool | None:
+        self._bridge.check_caller()
         left_s = deadline_s - asyncio.get_running_loop().time()
         wait_s = None if left_s == math.inf else max(0.0, left_s)
         return await self._bridge.run(self._inner.refill, columns=True, wait_s=wait_s, gaps=gaps)

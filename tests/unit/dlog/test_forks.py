@@ -82,6 +82,12 @@ async def main():
 trio.run(main)
 """
 
+AIO = (
+    ASYNC.replace("import os, sys, trio, dlog", "import asyncio, os, sys, dlog.aio")
+    .replace("dlog.open_namespace", "dlog.aio.open_namespace")
+    .replace("trio.run(main)", "asyncio.run(main())")
+)
+
 DROPPED = """
 import gc, os, sys
 from pathlib import Path
@@ -122,7 +128,7 @@ def test_a_child_that_drops_the_index_ends_and_leaves_the_files_to_its_parent(tm
     assert printed_by(DROPPED, tmp_path / "index") == "in the parent's buffer\n"
 
 
-@pytest.mark.parametrize(("program", "calls", "count"), [(BLOCKING, 6, 102), (ASYNC, 4, 2)])
+@pytest.mark.parametrize(("program", "calls", "count"), [(BLOCKING, 6, 102), (ASYNC, 4, 2), (AIO, 4, 2)])
 @pytest.mark.slow
 def test_a_forked_child_gets_the_rule_and_the_parent_goes_on(
     tmp_path: Path, program: str, calls: int, count: int
