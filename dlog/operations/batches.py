@@ -12,10 +12,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 import attrs
 
-from dlog.bulk import attaching
 from dlog.bulk.detached import DetachedSegmentWriter, open_detached
 from dlog.bulk.plan import AttachedBatch, BatchPlan, DetachedSegment, LogPlan
 from dlog.context import NamespaceContext
@@ -31,6 +31,11 @@ from namespace.federated_store import FederatedStore
 from namespace.log_metadata import check_start_txid
 from namespace.logs import open_log
 from namespace.policy import Right
+
+if TYPE_CHECKING:
+    from dlog.bulk import (
+        attaching,
+    )  # a program that attaches nothing does without, and without ``dlog.repair``
 
 
 @attrs.frozen
@@ -75,6 +80,8 @@ class BatchCalls(ProcessBound):
             ConfigError: The namespace is federated, or a log has a hash chain, or the settings ask for one or
                 for encryption.
         """
+        from dlog.bulk import attaching
+
         if isinstance(logs, str):
             raise TypeError(f"the logs of a batch are several names, not {logs!r}; write [{logs!r}]")
         names = sorted({self.context.checked(name, Right.WRITE) for name in logs})
@@ -112,6 +119,8 @@ class BatchCalls(ProcessBound):
             LogNotFoundError
             LogMetadataError: The property with the number does not parse.
         """
+        from dlog.bulk import attaching
+
         name = await self.context.permitted(record_log, Right.READ)
         plan = BatchPlan(series=series, number=0, record_log=name, logs={})
 
@@ -178,6 +187,8 @@ class BatchCalls(ProcessBound):
             LogNotFoundError, LogMetadataError, LogMovedError
             LogLockedError: A log has a writer.
         """
+        from dlog.bulk import attaching
+
         await self._check_batch([*plan.logs, plan.record_log])  # its holder may have changed the plan
         if not all(map(_is_note, properties or ())):
             await self.context.permitted(plan.record_log, Right.ADMIN)
@@ -217,6 +228,8 @@ class BatchCalls(ProcessBound):
             LogNotFoundError: A log was deleted or renamed. Nothing of it was deleted.
             LogLockedError: A log has a writer.
         """
+        from dlog.bulk import attaching
+
         await self._check_batch([*plan.logs, plan.record_log])  # its holder may have changed the plan
         with translated(plan.record_log, "abandoning a batch"):
             async with audited_async("abandon batch", f"{self.context.uri} {plan.name}"):
@@ -272,6 +285,8 @@ class BatchCalls(ProcessBound):
         return LogPlan.of(metadata, txid, max(lifecycle.last_txid, metadata.max_txid, 0))
 
     def _batch_place(self, session: MetadataStore) -> attaching.BatchPlace:
+        from dlog.bulk import attaching
+
         return attaching.BatchPlace(
             session,
             self.context.client,

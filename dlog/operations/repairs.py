@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -17,17 +18,19 @@ from dlog.context import NamespaceContext
 from dlog.description import SegmentDescription
 from dlog.errors import translated
 from dlog.operations.calls import where_it_is
-from dlog.read.entry_verifier import EntryVerification, verify_entries
-from dlog.read.verifier import LogVerification, verify_log
-from dlog.repair.healing import heal_log
-from dlog.repair.log_reading import LogPlace
-from dlog.repair.mending import LogCheck, LogRepair, check_log, repair_log
-from dlog.repair.orphans import OrphanLedger, OrphanOutcome, OrphanSearch, delete_orphans, find_orphans
 from ledger.metadata_store.store import MetadataStore
 from ledger.pickling import ProcessBound
 from ledger.runtime.audit import audited_async
 from namespace.access_control.entries import Denial
 from namespace.policy import Right
+
+if TYPE_CHECKING:
+    # Each call imports what it needs: a program that appends or reads does without.
+    from dlog.read.entry_verifier import EntryVerification
+    from dlog.read.verifier import LogVerification
+    from dlog.repair.log_reading import LogPlace
+    from dlog.repair.mending import LogCheck, LogRepair
+    from dlog.repair.orphans import OrphanLedger, OrphanOutcome, OrphanSearch
 
 SAFE_AGE = datetime.timedelta(days=1)
 
@@ -58,6 +61,8 @@ class RepairCalls(ProcessBound):
             LogMetadataError: A node does not parse, so the ledgers that it names are not known.
             LogUnavailableError: Logs were created, deleted or renamed during every attempt.
         """
+        from dlog.repair.orphans import find_orphans
+
         self.context.check_open()
         with translated(None, "looking for orphan ledgers"):
             await self.context.permissions.check_administrator()
@@ -84,6 +89,8 @@ class RepairCalls(ProcessBound):
             AccessDeniedError: The policy lets this principal not administer all logs.
             LogMetadataError, LogUnavailableError: As ``find_orphans``; nothing was deleted.
         """
+        from dlog.repair.orphans import delete_orphans
+
         wanted = sorted(set(ledger_ids))
         self.context.check_open(Right.ADMIN)
         with translated(None, "deleting orphan ledgers"):
@@ -112,6 +119,8 @@ class RepairCalls(ProcessBound):
             LogNotFoundError
             LogUnavailableError: The store or bookies are out of reach.
         """
+        from dlog.repair.mending import check_log
+
         name = await self.context.permitted(name, Right.READ)
         return await check_log(
             self._place(name, self.context.store),
@@ -136,6 +145,8 @@ class RepairCalls(ProcessBound):
             LogMetadataError: The last entries of a segment in progress do not parse.
             LogUnavailableError
         """
+        from dlog.repair.mending import repair_log
+
         name = self.context.checked(name, Right.ADMIN)
         with translated(name, "repairing it"):
             async with audited_async("repair log", f"{self.context.uri} {name}"):
@@ -171,6 +182,8 @@ class RepairCalls(ProcessBound):
             TooFewBookiesError: There are fewer bookies than asked.
             LogUnavailableError: Bookies are out of reach, or another client changed the log meanwhile.
         """
+        from dlog.repair.healing import heal_log
+
         name = self.context.checked(name, Right.ADMIN)
         keep_s = self.context.config.heal.keep_s if keep is None else keep.total_seconds()
         with translated(name, "healing it"):
@@ -223,6 +236,8 @@ class RepairCalls(ProcessBound):
             ValueError: ``expect_head`` is no head.
             LogNotFoundError, LogMetadataError, LogUnavailableError
         """
+        from dlog.read.verifier import verify_log
+
         log = self.context.log(await self.context.permitted(name, Right.READ))
         return await verify_log(log, expect_head)
 
@@ -246,17 +261,23 @@ class RepairCalls(ProcessBound):
             LogUnavailableError: The metadata store is out of reach, or the end of a segment in progress
                 cannot be found. A bookie that is out of reach is a fault in the result.
         """
+        from dlog.read.entry_verifier import verify_entries
+
         if first_entry_id < 0:
             raise ValueError(f"entry {first_entry_id}: the first entry is 0")
         log = self.context.log(await self.context.permitted(name, Right.READ))
         return await verify_entries(log, segment_seqno, first_entry_id, last_entry_id)
 
     def _place(self, name: str, store: MetadataStore) -> LogPlace:
+        from dlog.repair.log_reading import LogPlace
+
         return LogPlace(self.context.nodes(name, store), self.context.client, self.context.config.password)
 
     def _search(
         self, older_than: datetime.timedelta, on_progress: Callable[[int, int], None] | None
     ) -> OrphanSearch:
+        from dlog.repair.orphans import OrphanSearch
+
         return OrphanSearch(
             self.context.store,
             self.context.client,

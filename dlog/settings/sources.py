@@ -8,7 +8,6 @@ a secret itself is refused everywhere.
 
 from __future__ import annotations
 
-import difflib
 import enum
 import re
 import urllib.parse
@@ -213,6 +212,8 @@ def _known(name: str, place: str) -> Setting:
         )
     if (setting := SETTINGS.get(name)) is not None:
         return setting
+    import difflib  # here: only who misspells pays for it
+
     near = difflib.get_close_matches(name, SETTINGS, n=1)
     same_key = [one for one in SETTINGS if one.rpartition(".")[2] == name]
     hint = (
@@ -225,6 +226,8 @@ def _known(name: str, place: str) -> Setting:
 
 
 def _refuse_near(variable: str) -> None:
+    import difflib
+
     near = difflib.get_close_matches(variable, [*BY_VARIABLE, *OTHER_VARIABLES], n=1, cutoff=_NEAR)
     if not near:
         begins = (variable.startswith(f"{PREFIX}{section.upper()}_") for section in SECTIONS if section)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import ssl
 import subprocess
 import sys
@@ -163,6 +164,23 @@ def test_using_dlog_imports_no_server_no_zookeeper_and_no_spark() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_a_first_append_to_a_directory_imports_no_repair_and_no_authentication(tmp_path: Path) -> None:
+    heavy = ["dlog.repair", "dlog.bulk.attaching", "dlog.read.verifier", "dlog.read.entry_verifier"]
+    heavy += ["ledger.auth.sasl", "ledger.auth.tls", "ledger.auth.token_auth", "bookie.http", "asyncio"]
+    heavy += ["dlog.aio", "kazoo", "click", "rich", "statistics", "decimal", "difflib", "opentelemetry"]
+    script = f"""
+import sys, dlog.blocking
+with dlog.blocking.open_namespace({tmp_path.as_uri()!r}) as namespace:
+    with namespace.open_writer("log", create=True) as writer:
+        print(writer.append(b"first"), [m for m in {heavy} if m in sys.modules])
+"""
+    # A variable that looks like a setting is compared with all of them.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("DLOG_")}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.strip() == "1:0:0 []"
 
 
 def test_a_public_name_is_looked_up_once() -> None:

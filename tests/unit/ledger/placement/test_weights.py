@@ -19,6 +19,12 @@ def test_weights_are_free_bytes_up_to_a_multiple_of_the_median() -> None:
     }
 
 
+def test_the_median_of_an_even_number_lies_between_the_two_in_the_middle() -> None:
+    free = {"b1": 40, "b2": 10, "b3": 1000, "b4": 20}
+    assert weights_of_free_bytes(free, multiple_max=2.0) == {"b1": 40.0, "b2": 10.0, "b3": 60.0, "b4": 20.0}
+    assert weights_of_free_bytes({"b1": 7}, multiple_max=1.0) == {"b1": 7.0}
+
+
 def test_a_full_bookie_counts_as_the_smallest() -> None:
     assert weights_of_free_bytes({"a": 0, "b": 5, "c": 7}, 3)["a"] == 5
     assert set(weights_of_free_bytes({"a": 0, "b": 0}, 3).values()) == {1.0}
