@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ledger.auth.sasl import SaslAuth as SaslAuth
     from ledger.auth.token_auth import TokenAuth as TokenAuth
     from ledger.catalog.paths import Layout as Layout
+    from ledger.catalog.store_errors import InvalidLedgersUriError as InvalidLedgersUriError
     from ledger.client import BookieSpace as BookieSpace
     from ledger.client import LedgerClient as LedgerClient
     from ledger.config import ClientConfig as ClientConfig
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from ledger.errors import DuplicateEntryIdError as DuplicateEntryIdError
     from ledger.errors import EntryBeyondLacError as EntryBeyondLacError
     from ledger.errors import EntryTooLargeError as EntryTooLargeError
-    from ledger.errors import InvalidLedgersUriError as InvalidLedgersUriError
     from ledger.errors import LedgerClosedError as LedgerClosedError
     from ledger.errors import LedgerError as LedgerError
     from ledger.errors import LedgerExistsError as LedgerExistsError

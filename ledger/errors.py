@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from ledger.causes import cause_of
 from ledger.codes import Code
-from ledger.metadata_store.errors import InvalidStoreAddressError
 from ledger.pickling import PicklableError
 
 SECURITY_HINT = (
@@ -24,10 +23,6 @@ SECURITY_HINT = (
 
 class LedgerError(PicklableError):
     """Base class of all exceptions of this package."""
-
-
-class InvalidLedgersUriError(LedgerError, InvalidStoreAddressError):
-    """The URI of ledgers cannot be parsed; the message names the part."""
 
 
 class WireError(LedgerError):

@@ -10,6 +10,7 @@ Source: our own; docs/shared.md, "Where they meet".
 
 from __future__ import annotations
 
+import abc
 import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -34,7 +35,7 @@ Door = Callable[[trio.abc.Stream], None]
 """What takes a connection."""
 
 
-class _Meeting:
+class _Meeting(abc.ABC):
     """The node with the owner's address, and the tasks of an owner."""
 
     def __init__(self, nodes: LogNodes) -> None:
@@ -50,12 +51,13 @@ class _Meeting:
         # Only an address that an owner of this log can have made: a node decides about nothing else.
         return owner.address if owner is not None and self._is_ours(owner.address) else None
 
+    @abc.abstractmethod
     def _is_ours(self, address: str) -> bool:
-        raise NotImplementedError
+        """True if an owner of this log can have this address."""
 
+    @abc.abstractmethod
     def _door(self, serve: Door, nursery: trio.Nursery) -> AbstractContextManager[str]:
         """Take connections during the block, whose value is the address."""
-        raise NotImplementedError
 
     def _serving(self, stream: trio.abc.Stream) -> AbstractContextManager[None]:
         """During the block a forwarder is served by this stream."""

@@ -12,12 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from ledger.errors import (
-    InvalidLedgersUriError,
-    LedgerError,
-    MetadataStoreError,
-    MetadataUnavailableError,
-)
+from ledger.errors import LedgerError, MetadataStoreError, MetadataUnavailableError
 from ledger.metadata_store.errors import (
     ConnectionLostError,
     InvalidStoreAddressError,
@@ -27,6 +22,10 @@ from ledger.metadata_store.errors import (
 
 Call = ParamSpec("Call")
 T = TypeVar("T")
+
+
+class InvalidLedgersUriError(LedgerError, InvalidStoreAddressError):
+    """The URI of ledgers cannot be parsed; the message names the part."""
 
 
 def as_ledger_error(error: MetadataError) -> LedgerError:

@@ -96,6 +96,7 @@ NOT_FACED = {
     **{f"{each.__name__}.context": INSIDE for each in HELD},
     "LogWriter.begin_append": "for the faces: their callers wait in their own way",
     "LogWriter.reopener": INSIDE,
+    "Pending.sent_to": INSIDE,
     "ShardedReader.check_max": "for the faces",
     "ShardedReader.refill": "for the faces",
     "ShardedReader.take_batch": "for the faces",
@@ -133,7 +134,7 @@ NOT_FACED = {
 CLOSES = "what ``async with`` closes in trio"
 ADDED = {
     "blocking": {"close": CLOSES, "read": "looks at the state of a write-ahead log from another thread"},
-    "aio": {},
+    "aio": {"opened_by": "for the faces: what an object keeps open"},
 }
 # Written by hand, with another result or another argument. The reason stands in its own docstring.
 OWN = {

@@ -57,6 +57,7 @@ SAMPLES: dict[str, object] = {
     "float": 1.5,
     "float | None": 1.5,
     "bool": True,
+    "DLSN": POSITION,
     "object": POSITION,
     "DLSN | None": POSITION,
     "tuple[str, ...]": ("one", "two"),
