@@ -9,6 +9,8 @@ import inspect
 import re
 import resource
 import shutil
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, contextmanager
@@ -372,3 +374,76 @@ def test_a_hidden_cause_is_found_all_the_same(tmp_path: Path) -> None:
         ns.open_writer("none")
     assert caught.value.__cause__ is None
     assert type(cause_of(caught.value)).__name__ == "NoNodeError"
+
+
+ELSEWHERE: dict[str, Case] = {
+    "append": lambda p: p.held.append(b"x"),
+    "append many": lambda p: p.held.append_many([b"x"]),
+    "submit": lambda p: p.held.submit(b"x"),
+    "flush": lambda p: p.held.flush(),
+    "reopen": lambda p: p.held.reopen(),
+    "create": lambda p: p.ns.create_log("new"),
+    "open a writer": lambda p: p.ns.open_writer("other"),
+    "open a reader": lambda p: p.ns.open_reader("held"),
+}
+
+
+def test_so_does_that_of_a_call_of_asyncio_in_the_loop_of_another_thread(tmp_path: Path) -> None:
+    place = Place(dlog.aio, tmp_path)
+    prepare(place)
+
+    def in_a_loop_of_its_own(name: str) -> BaseException:
+        return asyncio.run(provoke_async(ELSEWHERE[name], place, name))
+
+    async def main() -> None:
+        async with dlog.aio.open_namespace(place.uri) as place.ns, place.ns.open_writer("held") as place.held:
+            for name in ELSEWHERE:
+                error = await asyncio.to_thread(in_a_loop_of_its_own, name)
+                assert isinstance(error, RuntimeError), (name, error)
+                check(name, error)
+            assert place.held.last_txid == 5  # nothing was taken
+            assert sorted(await place.ns.list_logs()) == ["held", "other", "sealed", "wal/operations"]
+
+    asyncio.run(main())
+
+
+HOLDER = """
+import sys, dlog.blocking
+with dlog.blocking.open_namespace(sys.argv[1]) as namespace, namespace.open_writer("held"):
+    print("holds", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+def test_so_does_that_of_a_lock_that_another_process_holds(face: ModuleType, tmp_path: Path) -> None:
+    place = Place(face, tmp_path)
+    prepare(place)
+
+    def locked(p: Place) -> Any:
+        return p.ns.open_writer("held", lock_timeout_s=0)
+
+    async def main() -> tuple[BaseException, BaseException]:
+        async with face.open_namespace(place.uri) as place.ns:
+            return await provoke_async(locked, place, "1"), await provoke_async(locked, place, "2")
+
+    arguments = [sys.executable, "-c", HOLDER, place.uri]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "holds\n"
+            if face is dlog:
+                errors = trio.run(main)
+            elif face is dlog.aio:
+                errors = asyncio.run(main())
+            else:
+                with face.open_namespace(place.uri) as place.ns:
+                    errors = provoke(locked, place, "1"), provoke(locked, place, "2")
+        finally:
+            holder.communicate()
+    assert holder.returncode == 0
+    for error in errors:
+        assert isinstance(error, dlog.LogLockedError)
+        check("a lock of another process", error)
+    assert frames_of(errors[0]) == frames_of(errors[1])
