@@ -54,11 +54,12 @@ class Appender:
 
 
 async def stored(uri: str) -> list[bytes]:
-    async with (
-        dlog.open_namespace(uri) as namespace,
-        namespace.open_reader("orders", follow=False) as reader,
-    ):
-        return [record.payload async for record in reader]
+    """The records, once what a killed owner left in progress is completed: readers see all of it then."""
+    async with dlog.open_namespace(uri) as namespace:
+        async with namespace.open_writer("orders"):
+            pass
+        async with namespace.open_reader("orders", follow=False) as reader:
+            return [record.payload async for record in reader]
 
 
 async def test_records_are_stored_once_and_in_order_although_the_owner_is_killed_many_times(
