@@ -195,6 +195,7 @@ class SharedShell:
         self._remote: _RemoteLink | None = None
         self._changed = trio.Event()
         self._problem: DLogError | None = None  # the last one that kept this writer from an owner
+        self._call_floors: list[DLSN] = []  # the records of each call under way lie after its own
         self._refusal: DLogError | None = None  # why the owner does not take this writer's records
         self._was_attached = self._is_ended = False
         self.is_sealed = False  # the log is
@@ -254,7 +255,15 @@ class SharedShell:
             DLogError: From the call.
             LogWriteError: There is no owner for longer than ``WriterConfig.retry_timeout_s``.
         """
-        machine, floor, is_again = self.machine, self.machine.known_end, False
+        floor = self.machine.known_end
+        self._call_floors.append(floor)
+        try:
+            return await self._call(request, floor)
+        finally:
+            self._call_floors.remove(floor)
+
+    async def _call(self, request: Request, floor: DLSN) -> list[DLSN]:
+        machine, is_again = self.machine, False
         until_s = trio.current_time() + self.shared.config.retry_timeout_s
         while True:
             try:
@@ -359,7 +368,7 @@ class SharedShell:
         async with self.shared.meeting.connected(address) as stream:
             if stream is None:
                 return False
-            link = _RemoteLink(stream, machine.floor)
+            link = _RemoteLink(stream, min([machine.floor, *self._call_floors]))
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._receive, link, stream)

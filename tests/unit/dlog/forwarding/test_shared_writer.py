@@ -1,6 +1,5 @@
 """One log that several programs write: each call is that of a writer of one's own, whoever owns the log."""
 
-# covers: dlog/forwarding/shared_shell.py
 # covers: dlog/forwarding/meeting.py
 
 from __future__ import annotations
