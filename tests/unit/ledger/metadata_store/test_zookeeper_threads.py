@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from kazoo.handlers.threading import SequentialThreadingHandler
 
-from ledger.metadata_store import zookeeper_threads
 from ledger.metadata_store.errors import StoreUnreachableError
 from ledger.metadata_store.zookeeper import ZookeeperStore, open_zookeeper_store
 from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity
@@ -29,12 +28,12 @@ class Waits:
             self.connect_s.append(kwargs["timeout"])
             return object()
 
-        def ready(*args: Any) -> tuple[list[object], list[object], list[object]]:
-            self.select_s.append(args[2])
+        def select(_: object, *args: Any) -> tuple[list[object], list[object], list[object]]:
+            self.select_s.append(args[3])
             return [], [], []
 
         monkeypatch.setattr(SequentialThreadingHandler, "create_connection", create_connection)
-        monkeypatch.setattr(zookeeper_threads, "_ready", ready)
+        monkeypatch.setattr(SequentialThreadingHandler, "select", select)
 
 
 def connect(handler: OneSessionHandler, server: int = 1) -> None:
