@@ -1,7 +1,7 @@
 """Where the programs that share the writer of a log meet: the owner's address, and connections to it.
 
-Inside: the node with the address, sockets in the directory of a ``file:`` namespace. Not inside: who is the
-owner (the log's lock), what goes over the connections.
+Inside: the node with the address, sockets in the directory of a ``file:`` namespace. Not inside: the
+log's lock, which makes a program the owner, and the frames on the connections.
 Always: nothing depends on the node for safety. An address that leads nowhere, or to an owner of yesterday,
 costs time only: the log's lock and the fence of its ledgers decide who writes.
 
