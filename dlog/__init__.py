@@ -13,11 +13,17 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import TYPE_CHECKING
 
 from dlog.own_packages import check_own_packages as _check_own_packages
 
 _check_own_packages(__file__)
+
+if "eventlet.patcher" in sys.modules:  # else a program pays for the import when it uses a name
+    from ledger.runtime.green_threads import check_import as _check_import
+
+    _check_import()
 
 # The public names. Each is imported when it is first used (``ledger.runtime.lazy_names``).
 if TYPE_CHECKING:

@@ -358,19 +358,28 @@ class Registry:
                 f"the fields of type {name!r}, version {version}, do not fit: {_reasons(exc)}"
             ) from None
 
-    async def values(self, records: AsyncIterable[Record]) -> AsyncIterator[Typed]:
+    def values(self, records: AsyncIterable[Record]) -> AsyncIterator[Typed]:
         """The values of a reader of ``dlog`` or ``dlog.aio``, each with its record.
 
         Raises:
             TypedRecordError: With the position of the record; ``Registry.decode`` says when.
+            TypeError: It is no such reader.
         """
+        if not isinstance(records, AsyncIterable):
+            raise TypeError(f"values takes a reader of dlog or dlog.aio, not {records!r}: use values_of")
+        return self._each(records)
+
+    async def _each(self, records: AsyncIterable[Record]) -> AsyncIterator[Typed]:
         async for record in records:
             yield self._typed(record)
 
     def values_of(self, records: Iterable[Record]) -> Iterator[Typed]:
         """The same for a reader of ``dlog.blocking``, a batch, or a list."""
-        for record in records:
-            yield self._typed(record)
+        if not isinstance(records, Iterable):
+            raise TypeError(
+                f"values_of takes a reader of dlog.blocking or a list, not {records!r}: use values"
+            )
+        return map(self._typed, records)
 
     def _typed(self, record: Record) -> Typed:
         try:

@@ -134,6 +134,15 @@ class AttachedBatch:
     is_repeated: bool  # another attempt had attached the batch; the segments of this one are not in any log
 
 
+def check_types(plan: object, segments: Sequence[object]) -> None:
+    """Raise a TypeError that helps, unless they are a plan and segments of any face."""
+    if not isinstance(plan, BatchPlan):
+        raise TypeError(f"the plan of a batch is what `batches.begin` returned, not {plan!r}")
+    for each in segments:
+        if not isinstance(each, DetachedSegment):
+            raise TypeError(f"a segment of a batch is the `result` of its writer, not {each!r}")
+
+
 def completed_segments(
     segments: Sequence[DetachedSegment],
     *,

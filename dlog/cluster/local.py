@@ -55,6 +55,7 @@ STOP_GRACE_S = 20.0
 LOCK_TIMEOUT_S = 120.0
 POLL_S = 0.05
 PROBE_TIMEOUT_S = 2.0
+INSTEAD = "the command dlog cluster"  # without trio
 
 
 class ClusterError(Exception):
@@ -158,6 +159,7 @@ class LocalCluster:
             ClusterError: A process ended or did not serve in time, or the cluster has more bookies than
                 ``bookie_count``.
         """
+        check_trio("dlog.cluster.LocalCluster", INSTEAD)
         async with self._locked():
             state = self._grown(bookie_count, has_page=has_page, has_recovery=has_recovery, secure=secure)
             started: list[str] = []
@@ -182,11 +184,13 @@ class LocalCluster:
 
         If cancelled, some processes may still run; call it again.
         """
+        check_trio("dlog.cluster.LocalCluster", INSTEAD)
         async with self._locked():
             return await self._stop_members([member.name for member in self.state.members], grace_s=grace_s)
 
     async def status(self) -> list[MemberStatus]:
         """The state of each process, ZooKeeper first."""
+        check_trio("dlog.cluster.LocalCluster", INSTEAD)
         state = self.state
         registered = None
         if state.zookeeper.process is not None and process.is_alive(state.zookeeper.process):
@@ -229,6 +233,7 @@ class LocalCluster:
         Raises:
             ClusterError: The bookie still runs, ended, or did not serve in time.
         """
+        check_trio("dlog.cluster.LocalCluster", INSTEAD)
         member = self.state.bookies[index]
         if member.process is not None and process.is_alive(member.process):
             raise ClusterError(f"{member.name} still runs; kill or stop it first")
@@ -241,6 +246,7 @@ class LocalCluster:
 
     async def terminate(self, index: int, *, grace_s: float = STOP_GRACE_S) -> bool:
         """Stop one bookie with SIGTERM; return False if SIGKILL was necessary after ``grace_s``."""
+        check_trio("dlog.cluster.LocalCluster", INSTEAD)
         member = self.state.bookies[index]
         return member.process is None or await process.stop(member.process, grace_s=grace_s)
 
@@ -475,7 +481,7 @@ async def open_local_cluster(
         ClusterError: The cluster could not be started.
         ZookeeperNotInstalledError: Java or ZooKeeper's jars are missing.
     """
-    check_trio("dlog.cluster.open_local_cluster", "the command dlog cluster")
+    check_trio("dlog.cluster.open_local_cluster", INSTEAD)
     with open_guardian() as group:
         cluster = LocalCluster(
             directory, session_timeout_ms=session_timeout_ms, zookeeper_jars=zookeeper_jars, group=group

@@ -49,6 +49,7 @@ async def collect_cluster(client: LedgerClient, *, is_directory: bool = False) -
     Raises:
         ledger.metadata_store.errors.MetadataError: The metadata store failed.
     """
+    _check_client(client)
     store, root = client.context.catalog.store.current_session(), client.root
     if is_directory:
         return ClusterFacts(
@@ -73,6 +74,7 @@ async def collect_ledger(client: LedgerClient, ledger_id: int, cluster: ClusterF
         MetadataFormatError: Its metadata or its mark does not parse.
         ledger.metadata_store.errors.MetadataError: The metadata store failed.
     """
+    _check_client(client)
     store, root = client.context.catalog.store.current_session(), client.root
     try:
         metadata = (await client.context.catalog.get_newest(ledger_id)).metadata
@@ -101,6 +103,7 @@ async def collect_bookie(client: LedgerClient, bookie: str, cluster: ClusterFact
     Raises:
         ledger.metadata_store.errors.MetadataError: The metadata store failed.
     """
+    _check_client(client)
     found: BookieSpace | str | None = None
     if bookie in cluster.registered:
         found = (await bookie_spaces(client, [bookie]))[bookie]
@@ -131,6 +134,8 @@ async def collect_log(namespace: Namespace, name: str) -> LogFacts:
         LogNotFoundError, LogMetadataError, AccessDeniedError, InvalidLogNameError
         LogUnavailableError: The metadata store cannot be reached. Bookies out of reach are facts.
     """
+    if not isinstance(namespace, Namespace):
+        raise _wrong_face(namespace)
     store, path, client = namespace.context.store, namespace.context.path, namespace.context.client
     is_directory = namespace.uri.lower().startswith("file:")
     segments: tuple[SegmentDescription, ...] = tuple(await namespace.segments(name))
@@ -166,6 +171,18 @@ async def collect_log(namespace: Namespace, name: str) -> LogFacts:
         ledgers=tuple(ledgers),
         unread=unread,
         now_ms=wall_ms(),
+    )
+
+
+def _check_client(client: object) -> None:
+    if not isinstance(client, LedgerClient):
+        raise _wrong_face(client)
+
+
+def _wrong_face(given: object) -> TypeError:
+    return TypeError(
+        "dlog.explain is for programs on trio, and takes what dlog.open_namespace and ledger.open_client"
+        f" give, not {given!r}"
     )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from dlog.bulk.detached import DetachedSegmentWriter, open_detached
-from dlog.bulk.plan import AttachedBatch, BatchPlan, DetachedSegment, LogPlan
+from dlog.bulk.plan import AttachedBatch, BatchPlan, DetachedSegment, LogPlan, check_types
 from dlog.context import NamespaceContext
 from dlog.errors import ConfigError, EndOfStreamError, translated
 from dlog.format.hash_chain import chain_start
@@ -140,6 +140,7 @@ class BatchCalls(ProcessBound):
         Raises:
             LogUnavailableError: Bookies or the metadata store are out of reach. Write another segment.
         """
+        check_types(plan, ())
         name = self.context.checked(log, Right.WRITE)
         if name not in plan.logs:
             raise ValueError(f"batch {plan.name} was not begun for log {log!r}")
@@ -183,12 +184,14 @@ class BatchCalls(ProcessBound):
             ForeignLedgerError: A ledger was not made for this batch and this log, by its own metadata.
             AccessDeniedError: A right is missing; ``adopt_unmarked`` needs "admin" on the logs "*".
             ValueError: The transaction ids of two segments of a log overlap.
+            TypeError: A value is not what ``begin`` or a writer of a segment gave.
             BatchOvertakenError: Another writer has changed one of the logs. Begin the batch again.
             LogNotFoundError, LogMetadataError, LogMovedError
             LogLockedError: A log has a writer.
         """
         from dlog.bulk import attaching
 
+        check_types(plan, segments)
         await self._check_batch([*plan.logs, plan.record_log])  # its holder may have changed the plan
         if not all(map(_is_note, properties or ())):
             await self.context.permitted(plan.record_log, Right.ADMIN)
@@ -230,6 +233,7 @@ class BatchCalls(ProcessBound):
         """
         from dlog.bulk import attaching
 
+        check_types(plan, segments)
         await self._check_batch([*plan.logs, plan.record_log])  # its holder may have changed the plan
         with translated(plan.record_log, "abandoning a batch"):
             async with audited_async("abandon batch", f"{self.context.uri} {plan.name}"):

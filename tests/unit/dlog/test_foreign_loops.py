@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import dlog.aio
+from dlog.cluster import LocalCluster
 
 # Functions of the public packages that open something by a URI or a path. All other asynchronous ones take
 # what these give.
@@ -62,6 +63,24 @@ def test_every_door_for_trio_says_in_asyncio_what_to_use(package: str, tmp_path:
 
     for name in DOORS.get(package, ()):
         asyncio.run(main(getattr(importlib.import_module(package), name)))
+    assert not list(tmp_path.iterdir())
+
+
+async def no_trio(call: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"LocalCluster is for programs on trio, .*: use the command dlog"):
+        await call
+
+
+def test_each_call_on_a_local_cluster_says_so_and_does_nothing(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "cluster")
+    for call in (
+        cluster.start(),
+        cluster.stop(),
+        cluster.status(),
+        cluster.restart(0),
+        cluster.terminate(0),
+    ):
+        asyncio.run(no_trio(call))
     assert not list(tmp_path.iterdir())
 
 

@@ -28,10 +28,14 @@ import dlog.aio
 import dlog.blocking
 import ledger
 import ledger.blocking
+from dlog.explain import collect_bookie, collect_ledger, collect_log
+from dlog.explain.collecting import collect_cluster
+from dlog.explain.facts import ClusterFacts
 from dlog.groups import join_group
 from ledger.causes import cause_of
 from tests.fakes.small_disk import small_directory
 
+NO_CLUSTER = ClusterFacts(writable=frozenset(), readonly=frozenset())
 FRAMES_MAX = 15
 WORDS_MIN = 4  # of a sentence; fewer are a name, or "No space left"
 FACES = (dlog, dlog.aio, dlog.blocking)
@@ -124,6 +128,14 @@ FOREIGN: dict[str, Callable[[ModuleType, Any], Any]] = {
     "delete shards": lambda face, ns: face.delete_sharded_log(ns, "log"),
     "join a group": lambda face, ns: face.join_group(ns, "group", ["log"]),
     "open a write-ahead log": lambda face, ns: face.open_wal(ns, apply=len),
+}
+
+# An object of another face, for a function of a package that is for trio alone.
+FOR_TRIO: dict[str, Callable[[Any], Any]] = {
+    "collect the facts of a log": lambda other: collect_log(other, "log"),
+    "collect those of a ledger": lambda other: collect_ledger(other, 0, NO_CLUSTER),
+    "collect those of a bookie": lambda other: collect_bookie(other, "bookie", NO_CLUSTER),
+    "collect those of a cluster": lambda other: collect_cluster(other),
 }
 
 REFUSED_CALLS: dict[str, Case] = {
@@ -328,6 +340,23 @@ def test_so_does_that_of_a_namespace_of_another_face(face: ModuleType, name: str
     assert "dlog.aio" in str(error)
     assert "dlog.blocking" in str(error)
     check(name, error)
+
+
+@pytest.mark.parametrize("name", FOR_TRIO)
+def test_so_does_that_of_an_object_of_another_face_for_a_function_of_trio_alone(
+    name: str, tmp_path: Path
+) -> None:
+    with dlog.blocking.open_namespace(tmp_path.as_uri()) as blocking:
+        for other in (blocking, dlog.aio.Namespace(None, None)):  # type: ignore[arg-type]
+            place = Place(dlog, tmp_path, ns=other)
+
+            def case(p: Place) -> Any:
+                return FOR_TRIO[name](p.ns)
+
+            error = trio.run(provoke_async, case, place, name)
+            assert isinstance(error, TypeError)
+            assert "dlog.explain is for programs on trio" in str(error)
+            check(name, error)
 
 
 LEDGERS: dict[str, Callable[[Any], Any]] = {

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import pydantic
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -219,6 +220,29 @@ def test_values_of_a_blocking_reader(tmp_path: Path) -> None:
             log.append(made.encode(Price(1, "EUR")))
         with namespace.open_reader("prices", follow=False) as reader:
             assert [typed.value for typed in made.values_of(reader)] == [Price(1, "EUR")]
+
+
+@pytest.mark.slow
+def test_values_of_a_reader_of_another_face_are_refused_at_once_with_what_to_use(tmp_path: Path) -> None:
+    made = prices(1)
+    with dlog.blocking.open_namespace(tmp_path.as_uri()) as namespace:
+        namespace.create_log("prices")
+        with (
+            namespace.open_reader("prices", follow=False) as reader,
+            pytest.raises(TypeError, match=r"a reader of dlog or dlog\.aio, not <blocking .*: use values_of"),
+        ):
+            made.values(reader)  # type: ignore[arg-type]
+
+    async def other_way_round(open_namespace: Any) -> None:
+        async with (
+            open_namespace(tmp_path.as_uri()) as namespace,
+            namespace.open_reader("prices", follow=False) as reader,
+        ):
+            with pytest.raises(TypeError, match=r"a reader of dlog\.blocking or a list, .*: use values$"):
+                made.values_of(reader)
+
+    trio.run(other_way_round, dlog.open_namespace)
+    asyncio.run(other_way_round(dlog.aio.open_namespace))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,11 +12,14 @@ import pytest
 
 import dlog
 from dlog import DLSN
+from dlog.bulk import BatchPlan
 from dlog.groups import join_group
 from dlog.shards import create_sharded_log
 
 Wrong = Callable[[Any, dlog.LogWriter], Awaitable[object]]
 HALF = DLSN(1, 0.5, 0)  # type: ignore[arg-type]
+
+NO_PLAN = BatchPlan(series=None, number=0, record_log="log", logs={})
 
 WRONG: dict[str, Wrong] = {
     "append": lambda _, log: log.append(b"x", txid=1.9e18),  # type: ignore[arg-type]
@@ -33,6 +36,9 @@ WRONG: dict[str, Wrong] = {
     "property of bytes": lambda namespace, _: namespace.properties.change("log", {"owner": b"shop"}),
     "set_access_control": lambda namespace, _: namespace.access.set("log", {"write"}),
     "batch": lambda namespace, _: namespace.batches.begin(["log"], series="s", number=1.5),
+    "plan of a batch": lambda namespace, _: namespace.batches.attach("held", []),
+    "plan that is abandoned": lambda namespace, _: namespace.batches.abandon("held", []),
+    "segment of a batch": lambda namespace, _: namespace.batches.attach(NO_PLAN, [None]),
     "logs of a batch": lambda namespace, _: namespace.batches.begin("log"),
     "create_log": lambda namespace, _: namespace.create_log(7),
     "rename_log": lambda namespace, _: namespace.rename_log("log", 7),

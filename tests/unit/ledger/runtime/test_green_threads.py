@@ -76,6 +76,34 @@ def test_a_patched_program_that_opens_something_ends_with_what_to_do(
     assert (ended.returncode, ended.stdout) == (1, "")
 
 
+# All that a program may import first, and that an earlier import does not bring.
+IMPORTED = (
+    *("dlog", "dlog.aio", "dlog.blocking", "dlog.bulk", "dlog.cluster", "dlog.explain", "dlog.groups"),
+    *("dlog.page", "dlog.shards", "dlog.testing", "dlog.typed", "dlog.wal", "ledger", "ledger.blocking"),
+    *("bookie.main", "spark_integration"),
+)
+
+
+@pytest.mark.slow
+def test_under_eventlet_each_import_of_dlog_says_what_to_do(tmp_path: Path) -> None:
+    """gevent is refused at the opening instead: values can be used there."""
+    ended = run(
+        tmp_path,
+        "import importlib, sys, warnings; warnings.simplefilter('ignore')",
+        PATCHED["eventlet"],
+        f"for name in {IMPORTED}:",
+        "    try:",
+        "        importlib.import_module(name)",
+        "    except RuntimeError as exc:",
+        "        print(name, str(exc).startswith('eventlet has replaced'), 'gthread' in str(exc))",
+        "    for each in list(sys.modules):  # the next one is the first import, too",
+        "        if each.partition('.')[0] in ('dlog', 'ledger', 'bookie', 'namespace'):",
+        "            del sys.modules[each]",
+    )
+    said = "".join(f"{name} True True\n" for name in IMPORTED)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, said, "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("library", PATCHED)
 def test_a_library_that_patched_nothing_is_no_hindrance(tmp_path: Path, library: str) -> None:
