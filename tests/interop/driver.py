@@ -18,6 +18,7 @@ import trio
 from tests.interop.processes import Process
 
 REPLY_TIMEOUT_S = 120.0
+THREADS_TIMEOUT_S = 10.0
 
 
 class DriverError(Exception):
@@ -99,8 +100,15 @@ class Driver:
         except FutureTimeoutError:
             raise DriverEndedError(
                 f"{self.process.name} did not reply to {op} in {timeout_s:g} s; {self.process.log}:\n"
-                f"{self.process.tail()}"
+                f"{self.process.tail()}\n{self._threads()}"
             ) from None
+
+    def _threads(self) -> str:
+        """What the threads of the driver do, if it still replies."""
+        try:
+            return str(self.begin("threads").result(THREADS_TIMEOUT_S))
+        except (DriverError, DriverEndedError, FutureTimeoutError) as exc:
+            return f"its threads cannot be shown: {exc!r}"
 
     def _ended_error(self, op: str) -> DriverEndedError:
         return DriverEndedError(

@@ -8,6 +8,8 @@ import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadInfo;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Map;
@@ -47,6 +49,7 @@ public final class Conversation {
         System.setOut(System.err);
         on("ping", request -> "pong");
         on("forget", request -> named.remove(request.get("name").asText()) != null);
+        on("threads", request -> threads());
     }
 
     public void on(String op, Answerer answerer) {
@@ -118,6 +121,22 @@ public final class Conversation {
         }
         described.put("stack", stack.toString());
         return described;
+    }
+
+    /** What each thread does, and which lock it waits for: for a request that gets no reply. */
+    private static String threads() {
+        StringBuilder all = new StringBuilder();
+        for (ThreadInfo each : ManagementFactory.getThreadMXBean().dumpAllThreads(true, true)) {
+            all.append('"').append(each.getThreadName()).append("\" ").append(each.getThreadState());
+            if (each.getLockName() != null) {
+                all.append(" on ").append(each.getLockName()).append(" of ").append(each.getLockOwnerName());
+            }
+            all.append('\n');
+            for (StackTraceElement element : each.getStackTrace()) {
+                all.append("    ").append(element).append('\n');
+            }
+        }
+        return all.toString();
     }
 
     private synchronized void write(JsonNode line) {
