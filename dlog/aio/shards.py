@@ -140,7 +140,7 @@ class ShardedReader(Face[TrioReader]):
         self, records_max: int, *, wait_s: float | None = None
     ) -> tuple[int, RecordBatch] | None:
         self._inner.check_max(records_max)
-        deadline_s = _deadline_s(wait_s)
+        deadline_s = self._deadline_s(wait_s)
         while (batch := self._inner.take_batch(records_max)) is None:
             ready = await self._refill(deadline_s, gaps=False)
             if not ready:
@@ -152,7 +152,7 @@ class ShardedReader(Face[TrioReader]):
         self, records_max: int, *, wait_s: float | None = None
     ) -> tuple[int, RecordBatch | Gap] | None:
         self._inner.check_max(records_max, gaps=True)
-        deadline_s = _deadline_s(wait_s)
+        deadline_s = self._deadline_s(wait_s)
         while (taken := self._inner.take_gap() or self._inner.take_batch(records_max)) is None:
             ready = await self._refill(deadline_s, gaps=True)
             if not ready:
@@ -182,15 +182,14 @@ class ShardedReader(Face[TrioReader]):
         # Found now: other tasks may take records before the call begins in trio.
         return await self._bridge.run(self._inner.commit_to, self._inner.returned)
 
-    async def _refill(self, deadline_s: float, *, gaps: bool) -> bool | None:
+    def _deadline_s(self, wait_s: float | None) -> float:
         self._bridge.check_caller()
+        return math.inf if wait_s is None else asyncio.get_running_loop().time() + wait_s
+
+    async def _refill(self, deadline_s: float, *, gaps: bool) -> bool | None:
         left_s = deadline_s - asyncio.get_running_loop().time()
         wait_s = None if left_s == math.inf else max(0.0, left_s)
         return await self._bridge.run(self._inner.refill, columns=True, wait_s=wait_s, gaps=gaps)
-
-
-def _deadline_s(wait_s: float | None) -> float:
-    return math.inf if wait_s is None else asyncio.get_running_loop().time() + wait_s
 
 
 create_sharded_log = forwarded(creation.create_sharded_log)

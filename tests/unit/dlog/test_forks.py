@@ -88,6 +88,48 @@ AIO = (
     .replace("trio.run(main)", "asyncio.run(main())")
 )
 
+SHARDED = """
+import asyncio, os, sys, trio, dlog, dlog.aio, dlog.blocking, dlog.shards
+from dlog.errors import NamespaceClosedError
+with dlog.blocking.open_namespace(sys.argv[1]) as namespace:
+    dlog.blocking.create_sharded_log(namespace, "orders", 2)
+CALLS = {
+    "read a batch": lambda reader: reader.read_batch(10),
+    "read a batch within a limit": lambda reader: reader.read_batch(10, wait_s=0.01),
+    "read a batch or a gap": lambda reader: reader.read_batch_or_gap(10, wait_s=0.01),
+}
+async def main(face, functions):
+    async with face.open_namespace(sys.argv[1]) as namespace:
+        async with functions.open_sharded_reader(namespace, "orders", gaps=True) as reader:
+            if (child := os.fork()) == 0:
+                for name, call in CALLS.items():
+                    try:
+                        print(name, await call(reader))
+                    except NamespaceClosedError as exc:
+                        print(name, exc)
+                sys.stdout.flush()
+                os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            print("parent", (await reader.read_batch(10, wait_s=0))[0])
+if sys.argv[2] == "trio":
+    trio.run(main, dlog, dlog.shards)
+elif sys.argv[2] == "asyncio":
+    asyncio.run(main(dlog.aio, dlog.aio))
+else:
+    with dlog.blocking.open_namespace(sys.argv[1]) as namespace:
+        with dlog.blocking.open_sharded_reader(namespace, "orders", gaps=True) as reader:
+            if (child := os.fork()) == 0:
+                for name, call in CALLS.items():
+                    try:
+                        print(name, call(reader))
+                    except NamespaceClosedError as exc:
+                        print(name, exc)
+                sys.stdout.flush()
+                os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            print("parent", reader.read_batch(10, wait_s=0)[0])
+"""
+
 DROPPED = """
 import gc, os, sys
 from pathlib import Path
@@ -106,9 +148,9 @@ index.close()
 """
 
 
-def printed_by(program: str, path: Path) -> str:
+def printed_by(program: str, path: Path, *arguments: str) -> str:
     with subprocess.Popen(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, f"file://{path}"],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, f"file://{path}", *arguments],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
@@ -138,3 +180,12 @@ def test_a_forked_child_gets_the_rule_and_the_parent_goes_on(
     assert len(by_child) == calls
     assert [line for line in by_child if "a namespace must be opened after the fork" not in line] == []
     assert by_parent == f"parent {count}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("face", ["trio", "asyncio", "blocking"])
+def test_so_does_one_that_reads_a_sharded_log_also_with_a_limit(tmp_path: Path, face: str) -> None:
+    *by_child, by_parent = printed_by(SHARDED, tmp_path, face).splitlines()
+    assert len(by_child) == 3
+    assert [line for line in by_child if "a namespace must be opened after the fork" not in line] == []
+    assert by_parent == "parent -1"  # no shard
