@@ -7,7 +7,6 @@ Always: each call has the arguments and the docstring of the call that it is mad
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 from dlog.aio.bridge import Bridge, Held
 from ledger.causes import shorten
 from ledger.pickling import ProcessBound
+from ledger.runtime.log_lines import warn_unclosed
 from ledger.runtime.tasks.face import Taken, Target, like
 
 PASSES_CALLS_ON = True  # for ``shorten``
@@ -40,13 +40,13 @@ class Face(ProcessBound, Generic[T]):
     def __init__(self, bridge: Bridge, inner: T) -> None:
         self._bridge, self._inner = bridge, inner
 
-    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+    def __del__(self, warn: Callable[[str, object], None] = warn_unclosed) -> None:
         # Called in any thread, between any two steps of it: it must neither wait nor take a lock.
         held = self._held
         if held is None or held.is_released or self._bridge.is_forked:
             return
         held.drop()
-        warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+        warn(f"unclosed {self!r}", self)
 
     def _face(self, face: type[FaceT], inner: Any) -> FaceT:
         """The face of an object that this one gave."""

@@ -22,6 +22,7 @@ import queue
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -39,14 +40,30 @@ def get_logger(name: str) -> logging.Logger:
 
 @contextmanager
 def lines_handed_over() -> Iterator[None]:
-    """While this block runs, handlers are called in a thread that no loop of ours waits for."""
+    """While this block runs, handlers are called in a thread that no loop of ours waits for.
+
+    The loop that others wait for runs in the thread of this call.
+    """
     lines, block = _lines, object()
-    lines.blocks.add(block)
+    lines.blocks[block] = threading.get_ident()
     try:
         yield
     finally:
-        lines.blocks.discard(block)
+        lines.blocks.pop(block, None)
         lines.wake()
+
+
+def warn_unclosed(text: str, source: object, warn: Callable[..., None] = warnings.warn) -> None:
+    """Warn of an object that was dropped while it was open; ``__del__`` of the object calls it.
+
+    Python may free an object in the thread of a loop, too. ``logging.captureWarnings``, or another function
+    that shows warnings, may call a handler whose lock is held by a thread that waits for this loop; so the
+    thread for lines warns then.
+    """
+    if _lines.is_in_loop() and getattr(warnings.showwarning, "__module__", None) != "warnings":
+        _lines.hand_over(warn, text, ResourceWarning)
+    else:
+        warn(text, ResourceWarning, stacklevel=3, source=source)
 
 
 def flush_lines(limit_s: float) -> bool:
@@ -81,19 +98,28 @@ class _Lines:
     """The lines on their way, and the thread that takes them, which exists only while it is needed."""
 
     def __init__(self) -> None:
-        self.blocks: set[object] = set()  # of ``lines_handed_over``
+        self.blocks: dict[object, int] = {}  # of ``lines_handed_over``, with the thread of each loop
         self._calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()  # of handlers, mostly
         self._serving = threading.Lock()  # held by the thread; no loop waits for it
         self._served = self._dropped = 0
 
     def take(self, name: str, record: logging.LogRecord) -> None:
         if not self.blocks and self._calls.empty() and not self._serving.locked():
-            _call_handlers(name, record)
-        elif self._calls.qsize() >= LINES_MAX:
+            _contained(Exception, _call_handlers, name, record)
+        else:
+            self.hand_over(_call_handlers, name, record)
+
+    def is_in_loop(self) -> bool:
+        """True in the thread of a loop that other threads may wait for."""
+        return bool(self.blocks) and threading.get_ident() in list(self.blocks.values())
+
+    def hand_over(self, call: Callable[..., object], *arguments: object) -> None:
+        """Have the thread make a call; what it raises is printed."""
+        if self._calls.qsize() >= LINES_MAX:
             self._dropped += 1  # of two at the same time one may be counted
         else:
             context = contextvars.copy_context()
-            self._calls.put(partial(context.run, _call_handlers, name, record, BaseException))
+            self._calls.put(partial(context.run, _contained, BaseException, call, *arguments))
             with suppress(RuntimeError):  # no thread can be started; the next line, or the exit, tries again
                 self._ensure_thread()
 
@@ -145,13 +171,17 @@ class _Lines:
             text = "at least %d log lines were dropped, because the handlers were too slow"
             name, extra = __name__, event("log.lines_dropped", lines=dropped)
             line = _log.makeRecord(name, logging.WARNING, __file__, 0, text, (dropped,), None, extra=extra)
-            _call_handlers(name, line, BaseException)
+            _contained(BaseException, _call_handlers, name, line)
 
 
-def _call_handlers(name: str, record: logging.LogRecord, contained: type[BaseException] = Exception) -> None:
+def _call_handlers(name: str, record: logging.LogRecord) -> None:
+    logging.getLogger(name).handle(record)
+
+
+def _contained(kind: type[BaseException], call: Callable[..., object], *arguments: object) -> None:
     try:
-        logging.getLogger(name).handle(record)
-    except contained:
+        call(*arguments)
+    except kind:
         if logging.raiseExceptions and sys.stderr is not None:  # as handlers of Python do with their errors
             print("--- Logging error ---", file=sys.stderr)
             traceback.print_exc()

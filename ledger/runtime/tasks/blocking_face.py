@@ -9,7 +9,6 @@ Always: each call has the arguments and the docstring of the call that it is mad
 from __future__ import annotations
 
 import atexit
-import warnings
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -21,6 +20,7 @@ import attrs
 
 from ledger.causes import shorten
 from ledger.pickling import ProcessBound
+from ledger.runtime.log_lines import warn_unclosed
 from ledger.runtime.tasks.face import Taken, Target, like
 from ledger.runtime.tasks.loop_thread import Held, LoopThread
 
@@ -90,7 +90,7 @@ class HeldFace(Face[T]):
         """Close it, as the end of an ``async with`` block does in trio. Idempotent."""
         self._release()
 
-    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+    def __del__(self, warn: Callable[[str, object], None] = warn_unclosed) -> None:
         # Called in any thread, between any two steps of it: it must neither wait nor take a lock.
         held = self._held
         if held is None or held.is_released or self._loop.is_forked:
@@ -98,7 +98,7 @@ class HeldFace(Face[T]):
         held.is_released, text = True, repr(self)
         self._drop(held)
         if not self._is_part:
-            warn(f"unclosed {text}", ResourceWarning, stacklevel=2, source=self)
+            warn(f"unclosed {text}", self)
 
     def _drop(self, held: Held[T]) -> None:
         held.release_soon()

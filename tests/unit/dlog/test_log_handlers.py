@@ -158,3 +158,46 @@ with dlog.blocking.open_namespace(sys.argv[1]) as namespace:
 def test_the_line_on_a_failed_callback_waits_for_no_handler(tmp_path: Path) -> None:
     done = run(CALLBACK, f"file://{tmp_path}/log")
     assert (done.returncode, done.stdout) == (0, "[b'first']\n")
+
+
+WARNINGS = """
+import gc, logging, sys, warnings
+import dlog.blocking
+
+class Audit(logging.Handler):
+    def emit(self, record):
+        # The loop frees what was dropped while this thread has the lock of the handler, and waits.
+        log.submit(b"in between").add_done_callback(lambda future: gc.collect())
+        log.append(self.format(record).encode())
+
+def drop(opened):
+    opened.itself = opened  # only the collector frees it
+
+logging.captureWarnings(True)
+warnings.simplefilter("always")
+gc.disable()
+with dlog.blocking.open_namespace(sys.argv[1]) as namespace:
+    log = namespace.open_writer("audit", create=True)
+    drop(namespace.open_writer("in-the-loop", create=True))
+    drop(namespace.open_reader("in-the-loop"))
+    logging.getLogger().addHandler(Audit())
+    logging.warning("first")
+    dropped = namespace.open_writer("in-the-program", create=True)
+    del dropped
+    logging.warning("last")
+    logging.getLogger().handlers.clear()
+    log.close()
+"""
+
+
+@pytest.mark.slow
+def test_captured_warnings_of_dropped_objects_go_through_a_handler_that_appends(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/log"
+    done = run(WARNINGS, uri)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    with blocking.open_namespace(uri) as namespace, namespace.open_reader("audit", follow=False) as reader:
+        lines = [record.payload.decode() for record in reader]
+    texts = [line for line in lines if line != "in between"]
+    assert [text for text in texts if "unclosed" not in text] == ["first", "last"]
+    for dropped in ("LogWriter of 'in-the-loop'", "LogReader of 'in-the-loop'", "'in-the-program'"):
+        assert sum("unclosed" in text and dropped in text for text in texts) == 1, (dropped, texts)

@@ -77,13 +77,13 @@ def test_loops_in_threads_side_by_side_and_one_after_another_leave_nothing(tmp_p
             gc.collect()
             if turn == 1:
                 began_bytes, _ = tracemalloc.get_traced_memory()
+        until_s = time.monotonic() + DEADLINE_S
+        while (left := what_is_left(loops, before)) and time.monotonic() < until_s:
+            time.sleep(0.05)  # threads of trio that are about to end
+            gc.collect()
         ended_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    until_s = time.monotonic() + DEADLINE_S
-    while (left := what_is_left(loops, before)) and time.monotonic() < until_s:
-        time.sleep(0.05)  # threads of trio that are about to end
-        gc.collect()
     assert left == []
     assert ended_bytes - began_bytes < MEMORY_MAX
 

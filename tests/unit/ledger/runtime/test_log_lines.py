@@ -8,6 +8,7 @@ import queue
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from ledger.runtime import log_lines
 from ledger.runtime.events import ATTRIBUTE, event, event_context
-from ledger.runtime.log_lines import flush_lines, get_logger, lines_handed_over
+from ledger.runtime.log_lines import flush_lines, get_logger, lines_handed_over, warn_unclosed
 from tests.source_tree import modules
 
 LIMIT_S = 60
@@ -214,3 +215,37 @@ def test_each_module_of_ours_has_such_a_logger() -> None:
         and ast.unparse(node.value.args[0]) != "kazoo_log.name"  # for its level
     ]
     assert wrong == [], "use ledger.runtime.log_lines.get_logger"
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[queue.SimpleQueue[tuple[str, threading.Thread]]]:
+    """What a function of the program shows of warnings, and in which thread."""
+    seen: queue.SimpleQueue[tuple[str, threading.Thread]] = queue.SimpleQueue()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(
+            warnings,
+            "showwarning",
+            lambda message, *_, **__: seen.put((str(message), threading.current_thread())),
+        )
+        yield seen
+
+
+def test_a_warning_of_what_was_dropped_is_shown_outside_of_the_loop_that_freed_it(
+    shown: queue.SimpleQueue[tuple[str, threading.Thread]],
+) -> None:
+    warn_unclosed("before the loop", None)
+    with lines_handed_over():
+        warn_unclosed("by the loop", None)
+        in_thread("worker", lambda: warn_unclosed("by another thread", None))
+        assert flush_lines(LIMIT_S)
+    threads = dict(shown.get(timeout=LIMIT_S) for _ in range(3))
+    here = threading.current_thread()
+    assert threads["before the loop"] is here
+    assert threads["by the loop"].name == "dlog log lines"
+    assert threads["by another thread"].name == "worker"
+
+
+def test_a_warning_that_python_shows_itself_stays_where_it_is() -> None:
+    with lines_handed_over(), pytest.warns(ResourceWarning, match="unclosed x"):
+        warn_unclosed("unclosed x", None)
