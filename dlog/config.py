@@ -32,6 +32,7 @@ from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity
 from ledger.placement.config import PlacementConfig, PlacementPolicy
 from ledger.settings import default_of
 from ledger.transport.bookie_security import BookieSecurity
+from namespace.owner_address import LOOPBACK, parse_listen_at
 
 _POSITIVE_OR_NONE: Any = optional(gt(0))
 
@@ -201,6 +202,10 @@ class NamespaceConfig(_KnowsItsArguments):
     principal: str | None = attrs.field(default=None, validator=optional(instance_of(str)))
     """The name under which the namespace's policy knows this program. None: the user of the session with
     ZooKeeper, else the user of the operating system."""
+    owner_address: str = attrs.field(default=LOOPBACK, validator=instance_of(str))
+    """Where this program takes the records of others while it owns a log in a cluster
+    (``open_writer(shared=True)``): ``HOST``, ``HOST:PORT`` or ``HOST:FIRST-LAST``, at which they reach it.
+    Each log has a port of its own. The default is for programs on one machine."""
     session_timeout_ms: int = attrs.field(default=10_000, validator=gt(0))
     connect_timeout_s: float = attrs.field(default=10.0, validator=gt(0))
     """How long to wait for ZooKeeper. A writer that begins waits as long for enough writable bookies."""
@@ -251,6 +256,7 @@ class NamespaceConfig(_KnowsItsArguments):
                 f"ack_quorum={self.ack_quorum}: each may be at most as large as the one before"
             )
 
+        parse_listen_at(self.owner_address)
         if self.bookie_security is not None and (self.tls or self.auth):
             raise ConfigError("bookie_security: it has TLS and authentication; leave out tls and auth")
         if self.tls is None and getattr(self.auth, "needs_tls", False):

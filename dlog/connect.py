@@ -22,7 +22,7 @@ import trio
 
 from dlog.config import NamespaceConfig
 from dlog.context import FixedLocation, NamespaceContext
-from dlog.errors import DiskFullError, NamespaceNotBoundError, as_dlog_error, error_of_system
+from dlog.errors import ConfigError, DiskFullError, NamespaceNotBoundError, as_dlog_error, error_of_system
 from dlog.namespace_handle import Namespace
 from dlog.promotion.location import promotable
 from dlog.settings import has_settings, load_settings
@@ -43,6 +43,7 @@ from namespace.binding import Binding, new_binding
 from namespace.bindings import access_control_path, bind, resolve_binding
 from namespace.federated_store import FederatedStore
 from namespace.namespace_uri import NamespaceUri, parse_namespace_uri
+from namespace.owner_address import parse_listen_at
 from namespace.segments.segment import FIRST_SEGMENT_SEQNO
 
 if TYPE_CHECKING:
@@ -237,6 +238,17 @@ def _meet(directory: Directory, nodes: LogNodes) -> Meeting:
     return DirectoryMeeting(directory, nodes)
 
 
+def _meet_by_network(config: NamespaceConfig, nodes: LogNodes) -> Meeting:
+    from dlog.forwarding.network_meeting import NetworkMeeting
+
+    if config.tls is not None or config.auth is not None:
+        raise ConfigError(
+            f"log {nodes.name!r}: in a cluster with TLS or authentication its writer cannot be shared yet;"
+            " let one program write it, or give each program a log, or a shard (dlog.shards), of its own"
+        )
+    return NetworkMeeting(parse_listen_at(config.owner_address), nodes)
+
+
 @asynccontextmanager
 async def _read_directory(where: NamespaceUri, config: NamespaceConfig) -> AsyncIterator[Parts]:
     from ledger.deploy.read_only import open_read_only_stack
@@ -304,6 +316,7 @@ async def _open_cluster(
             where.path,
             binding.segment_seqno_first,
             access_control_path=access_control_path(where.path, binding),
+            meet=partial(_meet_by_network, config),
         )
 
 

@@ -175,13 +175,13 @@ class Namespace(ProcessBound):
             shared: Any number of programs may have the log open for writing with ``shared``. One of them owns
                 it, and the others forward their records to it; if it ends, another one takes over. Each
                 record is stored once all the same. Such a writer opens itself again as with ``reopen``. In a
-                directory (``file:``) only.
+                cluster, programs on several machines need ``NamespaceConfig.owner_address``.
             producer: The name of this program's records in a log that is shared, 1 to 64 bytes of UTF-8; no
                 two programs have it at the same time. None: a random one.
 
         Raises:
             LogNotFoundError, EndOfStreamError (sealed), LogLockedError, LogFencedError, LogMetadataError
-            ConfigError: ``shared`` in a cluster, or ``producer`` without ``shared``.
+            ConfigError: ``producer`` without ``shared``; or this program cannot listen at ``owner_address``.
         """
         ours = self.context.config.writer if config is None else config.over(self.context.config.writer)
         name = self.context.checked(name, Right.WRITE)

@@ -216,6 +216,7 @@ SHELLS: tuple[str, ...] = (
     "dlog/testing/recording.py",
     "dlog/testing/world.py",
     "dlog/forwarding/meeting.py",
+    "dlog/forwarding/network_meeting.py",
     "dlog/forwarding/owner.py",
     "dlog/forwarding/shared_shell.py",
     "dlog/forwarding/shared_writer.py",

@@ -1,7 +1,7 @@
 """Where the programs that share the writer of a log meet: the owner's address, and connections to it.
 
-Inside: the node with the address, sockets in the directory of a ``file:`` namespace. Not inside: the
-log's lock, which makes a program the owner, and the frames on the connections.
+Inside: the node with the address, sockets in the directory of a ``file:`` namespace. Not inside: a cluster's
+connections (``network_meeting``), the log's lock, which makes a program the owner, the frames.
 Always: nothing depends on the node for safety. An address that leads nowhere, or to an owner of yesterday,
 costs time only: the log's lock and the fence of its ledgers decide who writes.
 
@@ -14,7 +14,14 @@ import abc
 import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 from hashlib import sha256
 from itertools import count
@@ -23,6 +30,7 @@ import trio
 
 from ledger.deploy.directory import Directory, not_for_children
 from ledger.metadata_store.errors import BadVersionError, MetadataError, NodeExistsError, NoNodeError
+from ledger.runtime.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.pipe import stream_pair
 from namespace.log_nodes import LogNodes
 from namespace.owner_node import LogOwner, decode_owner, encode_owner, read_owner
@@ -35,7 +43,7 @@ Door = Callable[[trio.abc.Stream], None]
 """What takes a connection."""
 
 
-class _Meeting(abc.ABC):
+class NodeMeeting(abc.ABC):
     """The node with the owner's address, and the tasks of an owner."""
 
     def __init__(self, nodes: LogNodes) -> None:
@@ -56,7 +64,7 @@ class _Meeting(abc.ABC):
         """True if an owner of this log can have this address."""
 
     @abc.abstractmethod
-    def _door(self, serve: Door, nursery: trio.Nursery) -> AbstractContextManager[str]:
+    def _door(self, serve: Door, tasks: ServiceTasks) -> AbstractAsyncContextManager[str]:
         """Take connections during the block, whose value is the address."""
 
     def _serving(self, stream: trio.abc.Stream) -> AbstractContextManager[None]:
@@ -69,6 +77,8 @@ class _Meeting(abc.ABC):
 
         Raises:
             ledger.errors.DirectoryUnusableError: No socket can be made.
+            ConfigError: This machine has no such address.
+            LogUnavailableError: No port is free.
             ledger.metadata_store.errors.MetadataError: The store failed.
         """
         connected, changed = set[trio.abc.Stream](), trio.Event()
@@ -90,16 +100,18 @@ class _Meeting(abc.ABC):
                 with suppress(MetadataError):  # the next change writes it again
                     await self._count(LogOwner(address, len(connected)))
 
-        async with trio.open_nursery() as nursery:
-            with self._door(lambda stream: nursery.start_soon(serve_one, stream), nursery) as address:
-                try:
-                    await self._publish(LogOwner(address, 0))
-                    nursery.start_soon(keep_count, address)
-                    yield
-                    nursery.cancel_scope.cancel()
-                finally:
-                    with trio.CancelScope(shield=True), trio.move_on_after(1), suppress(MetadataError):
-                        await self._withdraw(address)
+        async with (
+            open_service_tasks() as tasks,
+            self._door(lambda stream: tasks.start_soon(serve_one, stream), tasks) as address,
+        ):
+            try:
+                await self._publish(LogOwner(address, 0))
+                tasks.start_soon(keep_count, address)
+                yield
+            finally:
+                tasks.cancel()
+                with trio.CancelScope(shield=True), trio.move_on_after(1), suppress(MetadataError):
+                    await self._withdraw(address)
 
     async def _publish(self, owner: LogOwner) -> None:
         store, path = self._nodes.store, self._nodes.owner_path
@@ -127,7 +139,7 @@ class _Meeting(abc.ABC):
                 await store.delete(path)
 
 
-class DirectoryMeeting(_Meeting):
+class DirectoryMeeting(NodeMeeting):
     """For a log in a directory: a unix socket, which only this user and root can reach."""
 
     def __init__(self, directory: Directory, nodes: LogNodes) -> None:
@@ -153,15 +165,15 @@ class DirectoryMeeting(_Meeting):
         if stream is None:
             yield None
             return
-        with _not_for_children(stream):
+        with kept_from_children(stream):
             yield stream
 
     def _serving(self, stream: trio.abc.Stream) -> AbstractContextManager[None]:
         assert isinstance(stream, trio.SocketStream)  # from the listener below
-        return _not_for_children(stream)
+        return kept_from_children(stream)
 
-    @contextmanager
-    def _door(self, serve: Door, nursery: trio.Nursery) -> Iterator[str]:
+    @asynccontextmanager
+    async def _door(self, serve: Door, tasks: ServiceTasks) -> AsyncIterator[str]:
         for old in self._directory.sockets(self._prefix):
             self._directory.remove_socket(old)  # of owners that were killed
         name = f"{self._prefix}{secrets.token_hex(4)}.sock"
@@ -171,7 +183,7 @@ class DirectoryMeeting(_Meeting):
             while True:
                 serve(await listener.accept())
 
-        nursery.start_soon(accept)
+        tasks.start_soon(accept)
         try:
             yield name
         finally:
@@ -180,7 +192,7 @@ class DirectoryMeeting(_Meeting):
             self._directory.remove_socket(name)
 
 
-class MemoryMeeting(_Meeting):
+class MemoryMeeting(NodeMeeting):
     """For programs in one process, as in ``dlog.testing``, which share the doors of owners by address."""
 
     def __init__(self, doors: dict[str, Door], nodes: LogNodes) -> None:
@@ -204,8 +216,8 @@ class MemoryMeeting(_Meeting):
         finally:
             await trio.aclose_forcefully(ours)
 
-    @contextmanager
-    def _door(self, serve: Door, nursery: trio.Nursery) -> Iterator[str]:
+    @asynccontextmanager
+    async def _door(self, serve: Door, tasks: ServiceTasks) -> AsyncIterator[str]:
         numbers = (f"{self._nodes.name}#{number}" for number in count())
         address = next(each for each in numbers if each not in self._doors)
         self._doors[address] = serve
@@ -216,7 +228,7 @@ class MemoryMeeting(_Meeting):
 
 
 @contextmanager
-def _not_for_children(stream: trio.SocketStream) -> Iterator[None]:
+def kept_from_children(stream: trio.SocketStream | trio.SocketListener) -> Iterator[None]:
     """A forked child closes its copy, or the other end would not see that this process is gone."""
     # By its number: closing the stream itself would change what the parent's loop watches.
     not_for_children[stream] = partial(os.close, stream.socket.fileno())

@@ -334,6 +334,11 @@ class SharedShell:
                 return
             if await self._own():
                 return
+            if address is not None:
+                self._problem = LogUnavailableError(
+                    f"log {self.log!r}: the program that owns its writer does not answer at"
+                    f" {address.partition('#')[0]}"
+                )
         except (MetadataError, LedgerError) as exc:
             self._note(as_dlog_error(exc, self.log, "looking for the owner of its writer"))
         except (LogUnavailableError, DiskFullError, LogFencedError, LogWriteError) as exc:
@@ -374,6 +379,7 @@ class SharedShell:
                     nursery.start_soon(self._receive, link, stream)
                     nursery.start_soon(link.send_all)
                     nursery.start_soon(self._listen_for_silence, link)
+                    nursery.start_soon(self._watch_owner, address)
                     hello = Hello(self.shared.producer, self._instance, link.floor)
                     await stream.send_all(encode_hello(hello))
                     while not (machine.is_closing and machine.is_idle) and machine.stopped is None:
@@ -452,6 +458,18 @@ class SharedShell:
                 raise _LinkLostError
             if silent_s >= PING_S:
                 link.ping()
+
+    async def _watch_owner(self, address: str) -> None:
+        """Leave an owner whose session is over, also if it stands still and its connection shows nothing."""
+        while True:
+            changed = trio.Event()
+            try:
+                if await self.shared.meeting.address(changed) != address:
+                    raise _LinkLostError
+            except MetadataError:  # what is known of this owner stays true until the store says otherwise
+                await trio.sleep(SEEK_S_MAX)
+                continue
+            await changed.wait()
 
     # Owning.
 

@@ -126,7 +126,7 @@ async def open_shared_writer(
 
     if context.meet is None:
         raise ConfigError(
-            f"log {name!r}: its writer can be shared in a directory (file:) only; in a cluster let one"
+            f"log {name!r}: this namespace has no place where programs meet to share a writer; let one"
             " program write it, or give each program a log, or a shard (dlog.shards), of its own"
         )
     config, _ = await _checked(context, name, create, config)

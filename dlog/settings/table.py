@@ -126,6 +126,12 @@ _TOP = (
         "This program's name in the namespace's policy. Default: the user of ZooKeeper's session, else of"
         " the system.",
     ),
+    Setting(
+        "owner_address",
+        kinds.TEXT,
+        "HOST, HOST:PORT or HOST:FIRST-LAST: where others reach this program while it owns a shared log.",
+        _CLUSTER,
+    ),
     Setting("session_timeout_ms", kinds.WHOLE_MILLISECONDS, "The session with ZooKeeper.", _CLUSTER),
     Setting(
         "connect_timeout_s",

@@ -43,6 +43,20 @@ async def dial_tcp(address: Address) -> trio.abc.Stream:
         OSError: The host does not exist, refuses the connection or is unreachable.
     """
     stream = await trio.open_tcp_stream(address.host, address.port)
+    try:
+        set_options(stream)
+    except OSError:
+        await trio.aclose_forcefully(stream)  # the peer has already closed the connection
+        raise
+    return stream
+
+
+def set_options(stream: trio.SocketStream) -> None:
+    """Let a connection send small frames without delay, and notice a dead peer.
+
+    Raises:
+        OSError: The peer has already closed it.
+    """
     # An option that the system lacks is left out.
     options = [
         (trio.socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
@@ -52,12 +66,7 @@ async def dial_tcp(address: Address) -> trio.abc.Stream:
         (trio.socket.IPPROTO_TCP, "TCP_KEEPCNT", KEEPALIVE_PROBES),
         (trio.socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", UNSENT_BYTES_MAX),
     ]
-    try:
-        for level, name, value in options:
-            option = getattr(trio.socket, name, None)
-            if option is not None:
-                stream.setsockopt(level, option, value)
-    except OSError:
-        await trio.aclose_forcefully(stream)  # the peer has already closed the connection
-        raise
-    return stream
+    for level, name, value in options:
+        option = getattr(trio.socket, name, None)
+        if option is not None:
+            stream.setsockopt(level, option, value)

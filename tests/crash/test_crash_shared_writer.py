@@ -9,7 +9,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -17,12 +16,11 @@ from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
 
-import dlog
 from dlog.cluster.ports import free_ports
+from tests.crash.shared_crowd import open_crowd, stored
 from tests.effort import examples
 from tests.places import ROOT
 
@@ -32,83 +30,20 @@ PROGRAMS = 8
 KILLS = examples(8)
 
 
-@attrs.define(eq=False)
-class Appender:
-    """A process of ``shared_appender``."""
-
-    process: trio.Process
-    acknowledged: list[bytes] = attrs.field(factory=list)
-    has_owned: bool = False
-
-    async def listen(self) -> None:
-        """Read what it prints until it ends."""
-        assert self.process.stdout is not None
-        rest = b""
-        async for chunk in self.process.stdout:
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                if line == b"owner":
-                    self.has_owned = True
-                else:
-                    self.acknowledged.append(line.removeprefix(b"ack "))
-
-
-async def stored(uri: str) -> list[bytes]:
-    """The records, once what a killed owner left in progress is completed: readers see all of it then."""
-    async with dlog.open_namespace(uri) as namespace:
-        async with namespace.open_writer("orders"):
-            pass
-        async with namespace.open_reader("orders", follow=False) as reader:
-            return [record.payload async for record in reader]
-
-
 async def test_records_are_stored_once_and_in_order_although_the_owner_is_killed_many_times(
     tmp_path: Path,
 ) -> None:
-    uri, rng = f"file://{tmp_path}/ns", random.Random(7)
-    appenders: list[Appender] = []
+    rng = random.Random(7)
     with trio.fail_after(TEST_TIMEOUT_S):
-        async with trio.open_nursery() as nursery:
-
-            async def start() -> None:
-                command = [sys.executable, "-m", "tests.crash.shared_appender", uri, f"p{len(appenders)}"]
-                process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, cwd=ROOT)
-                appenders.append(Appender(process))
-                nursery.start_soon(appenders[-1].listen)
-
-            async def more_from_all(records: int) -> None:
-                living = [each for each in appenders if each.process.returncode is None]
-                enough = [len(each.acknowledged) + records for each in living]
-                for each, least in zip(living, enough, strict=True):
-                    while len(each.acknowledged) < least:  # noqa: ASYNC110
-                        await trio.sleep(0.01)
-
+        async with open_crowd(f"file://{tmp_path}/ns") as crowd:
             for _ in range(PROGRAMS):
-                await start()
+                await crowd.start()
             for _ in range(KILLS):
-                await more_from_all(rng.randint(1, 40))
-                owner = next(each for each in reversed(appenders) if each.has_owned and is_alive(each))
-                owner.process.kill()
-                await owner.process.wait()
-                await start()
-            await more_from_all(1)
-            for each in appenders:
-                if is_alive(each):
-                    each.process.kill()
-                    await each.process.wait()
-        payloads = await stored(uri)
-    counts = Counter(payloads)
-    assert [payload for payload, stored_count in counts.items() if stored_count > 1] == []
-    assert {payload for each in appenders for payload in each.acknowledged} - set(counts) == set()
-    numbers: dict[bytes, list[int]] = {}
-    for payload in payloads:
-        task, _, number = payload.rpartition(b" ")
-        numbers.setdefault(task, []).append(int(number))
-    assert all(found == list(range(len(found))) for found in numbers.values())
-
-
-def is_alive(appender: Appender) -> bool:
-    return appender.process.returncode is None
+                await crowd.more_from(crowd.living, rng.randint(1, 40))
+                await crowd.kill(crowd.owner)
+                await crowd.start()
+            await crowd.more_from(crowd.living, 1)
+            await crowd.check()
 
 
 def children_of(pid: int) -> list[int]:

@@ -113,9 +113,7 @@ def _as_header(_context: click.Context, _option: click.Parameter, given: tuple[s
     callback=_as_header,
     help="A header of every record; give it once for each.",
 )
-@click.option(
-    "--shared", is_flag=True, help="Write beside other programs that share the log's writer; in a directory."
-)
+@click.option("--shared", is_flag=True, help="Write beside other programs that share the log's writer.")
 @click.option("--hash-chain", is_flag=True, help="Keep a hash chain, which `dlog verify` checks.")
 @json_option("number and positions of the durable records")
 @keys_option

@@ -30,9 +30,15 @@ class Owners:
 
     def __init__(self) -> None:
         self._send, self.streams = trio.open_memory_channel[trio.abc.Stream](10)
+        self.at, self._changed = "here", trio.Event()
 
     async def address(self, changed: trio.Event) -> str | None:
-        return "here"
+        self._changed = changed
+        return self.at
+
+    def move(self, address: str) -> None:
+        self.at = address
+        self._changed.set()
 
     @asynccontextmanager
     async def connected(self, address: str) -> AsyncIterator[trio.abc.Stream | None]:
@@ -53,13 +59,38 @@ async def hello_of(stream: trio.abc.Stream) -> Hello:
     return found
 
 
+def shell_at(owners: Owners) -> SharedShell:
+    nothing = cast("Any", None)
+    return SharedShell(
+        SharedLog(cast("Any", Log()), WriterConfig(), cast("Any", owners), nothing, nothing, nothing, "p")
+    )
+
+
+async def test_forwarders_leave_an_owner_whose_node_is_gone() -> None:
+    """It may stand still: then its connections show nothing."""
+    owners = Owners()
+    shell = shell_at(owners)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shell.run)
+            first = await owners.streams.receive()
+            await hello_of(first)
+            await first.send_all(encode_welcome(Welcome(-1, -1, DLSN(1, 3, 0))))
+            await wait_all_tasks_blocked()
+            group = shell.machine.take([b"x"], None, None, size_bytes=1)
+            owners.move("there")
+            second = await owners.streams.receive()
+            await hello_of(second)
+            await second.send_all(encode_welcome(Welcome(-1, -1, DLSN(1, 3, 0))))
+            await second.send_all(encode_appended(Appended(0, 1, [(1, 9, 0, 1)])))
+            await wait_all_tasks_blocked()
+            assert group.dlsn(0) == DLSN(1, 9, 0)
+            nursery.cancel_scope.cancel()
+
+
 async def test_the_next_owner_learns_where_a_call_under_way_may_have_been_stored() -> None:
     owners = Owners()
-    nothing = cast("Any", None)
-    shared = SharedLog(
-        cast("Any", Log()), WriterConfig(), cast("Any", owners), nothing, nothing, nothing, "p"
-    )
-    shell = SharedShell(shared)
+    shell = shell_at(owners)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(shell.run)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -20,7 +21,9 @@ import dlog
 import dlog.aio
 import dlog.blocking
 from dlog import DLSN, RecordOutcome
+from dlog.forwarding.network_meeting import NetworkMeeting
 from dlog.write.log_writer import LogWriter
+from namespace.owner_address import parse_listen_at
 from namespace.owner_node import LogOwner, encode_owner
 
 pytestmark = pytest.mark.slow
@@ -42,12 +45,22 @@ class Programs:
 
     uri: str
     _stack: AsyncExitStack
+    over_tcp: bool = False
+
+    @asynccontextmanager
+    async def namespace(self) -> AsyncIterator[dlog.Namespace]:
+        """A namespace whose programs meet as the fixture's parameter says."""
+        async with dlog.open_namespace(self.uri) as namespace:
+            if self.over_tcp:
+                meet = partial(NetworkMeeting, parse_listen_at("127.0.0.1"))
+                namespace = dlog.Namespace(attrs.evolve(namespace.context, meet=meet))
+            yield namespace
 
     async def start(self, **given: object) -> Program:
         end, ended = trio.Event(), trio.Event()
 
         async def run(task_status: trio.TaskStatus[tuple[dlog.Namespace, LogWriter]]) -> None:
-            async with dlog.open_namespace(self.uri) as namespace:
+            async with self.namespace() as namespace:
                 opening = namespace.open_writer("log", create=True, shared=True, **given)  # type: ignore[arg-type]
                 async with opening as writer:
                     task_status.started((namespace, writer))
@@ -72,17 +85,23 @@ class Programs:
 
 
 @asynccontextmanager
-async def opened(uri: str) -> AsyncIterator[Programs]:
+async def opened(uri: str, *, over_tcp: bool = False) -> AsyncIterator[Programs]:
     async with AsyncExitStack() as stack:
-        programs = Programs(uri, stack)
+        programs = Programs(uri, stack, over_tcp)
         with trio.fail_after(TEST_TIMEOUT_S):
             async with trio.open_nursery() as programs.nursery:
                 yield programs
                 programs.nursery.cancel_scope.cancel()
 
 
+@pytest.fixture(params=["socket", "tcp"])
+async def programs(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Programs]:
+    async with opened(f"file://{tmp_path}/ns", over_tcp=request.param == "tcp") as some:
+        yield some
+
+
 @pytest.fixture
-async def programs(tmp_path: Path) -> AsyncIterator[Programs]:
+async def in_directory(tmp_path: Path) -> AsyncIterator[Programs]:
     async with opened(f"file://{tmp_path}/ns") as some:
         yield some
 
@@ -239,7 +258,7 @@ async def test_two_programs_cannot_be_one_producer(programs: Programs) -> None:
     await programs.start(producer="a")
     await programs.start(producer="b")
     for name in ("a", "b"):
-        async with dlog.open_namespace(programs.uri) as namespace:
+        async with programs.namespace() as namespace:
             with pytest.raises(dlog.ConfigError, match=f"as producer '{name}'"):
                 async with namespace.open_writer("log", shared=True, producer=name):
                     raise AssertionError("it was opened")
@@ -260,7 +279,7 @@ async def test_a_log_that_is_sealed_by_one_program_is_closed_to_all(programs: Pr
 async def test_a_writer_that_is_not_shared_keeps_shared_ones_out_and_they_keep_it_out(
     programs: Programs, tmp_path: Path
 ) -> None:
-    async with dlog.open_namespace(programs.uri) as namespace:
+    async with programs.namespace() as namespace:
         async with namespace.open_writer("log", create=True) as own:
             await own.append(b"own")
             with pytest.raises(dlog.LogLockedError):
@@ -285,7 +304,7 @@ async def test_records_that_wait_too_long_for_an_owner_fail_and_the_writer_goes_
     config = dlog.WriterConfig(retry_timeout_s=0.1)
     owner, other = await programs.start(), await programs.start(config=config)
     await other.writer.append(b"one")
-    async with dlog.open_namespace(programs.uri) as namespace:
+    async with programs.namespace() as namespace:
         async with trio.open_nursery() as nursery:
             taken, release = trio.Event(), trio.Event()
 
@@ -334,9 +353,9 @@ async def test_operators_see_who_owns_a_log_and_how_many_forward_to_it(programs:
 
 
 async def test_strangers_find_a_socket_that_only_this_user_can_reach(
-    programs: Programs, tmp_path: Path
+    in_directory: Programs, tmp_path: Path
 ) -> None:
-    await programs.start()
+    await in_directory.start()
     (socket,) = [name for name in os.listdir(tmp_path / "ns") if name.startswith("log-")]
     found = os.stat(tmp_path / "ns" / socket)
     assert stat.S_ISSOCK(found.st_mode)
@@ -348,10 +367,11 @@ async def test_an_address_that_leads_elsewhere_is_not_followed(programs: Program
     first = await programs.start()
     await first.writer.append(b"one")
     nodes = first.namespace.context.nodes("log")
-    for address in ("bookie.sock", "../x.sock", "", "log-0000000000000000-0.sock"):
+    nobody = f"127.0.0.1:1#{'0' * 32}"
+    for address in ("bookie.sock", "../x.sock", "", "log-0000000000000000-0.sock", "127.0.0.1:1", nobody):
         await nodes.store.put(nodes.owner_path, encode_owner(LogOwner(address, 0)))
-        async with dlog.open_namespace(programs.uri) as namespace:
-            with pytest.raises(dlog.LogLockedError):
+        async with programs.namespace() as namespace:
+            with pytest.raises((dlog.LogLockedError, dlog.LogUnavailableError)):
                 async with namespace.open_writer("log", shared=True, lock_timeout_s=0):
                     raise AssertionError("it was opened")
     await first.writer.append(b"two")
@@ -359,11 +379,13 @@ async def test_an_address_that_leads_elsewhere_is_not_followed(programs: Program
     assert await programs.stored() == [b"one", b"two"]
 
 
-async def test_in_a_cluster_a_shared_writer_is_refused_with_what_to_do_instead(programs: Programs) -> None:
-    program = await programs.start()
-    cluster = dlog.Namespace(attrs.evolve(program.namespace.context, meet=None))
-    with pytest.raises(dlog.ConfigError, match="in a directory"):
-        async with cluster.open_writer("log", shared=True):
+async def test_a_namespace_without_a_meeting_refuses_a_shared_writer_with_what_to_do_instead(
+    in_directory: Programs,
+) -> None:
+    program = await in_directory.start()
+    nowhere = dlog.Namespace(attrs.evolve(program.namespace.context, meet=None))
+    with pytest.raises(dlog.ConfigError, match="a log, or a shard"):
+        async with nowhere.open_writer("log", shared=True):
             raise AssertionError("it was opened")
 
 

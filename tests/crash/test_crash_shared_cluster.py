@@ -1,0 +1,90 @@
+"""A cluster of real processes: the owner of a shared log is killed or stands still, and others continue."""
+
+# covers: dlog/forwarding/network_meeting.py
+
+from __future__ import annotations
+
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from dlog.cluster import open_local_cluster
+from tests.crash.shared_crowd import Appender, Crowd, open_crowd, stored
+from tests.effort import examples
+
+pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
+TEST_TIMEOUT_S = 240
+PROGRAMS = 4
+KILLS = examples(6)
+SESSION_MS = 4_000
+TAKE_OVER_S = 60  # far more than a session: only a program that hangs reaches it
+
+
+def uri_of(cluster_uri: str) -> str:
+    return f"{cluster_uri}?session_timeout_ms={SESSION_MS}"
+
+
+async def next_owner(crowd: Crowd, before: Appender) -> None:
+    """Return once every other program writes again, by an owner that follows this one."""
+    others = [each for each in crowd.living if each is not before]
+    with trio.fail_after(TAKE_OVER_S):
+        await crowd.more_from(others, 5)
+
+
+async def test_in_a_cluster_records_are_stored_once_although_the_owner_is_killed_many_times(
+    tmp_path: Path,
+) -> None:
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with (
+            open_local_cluster(tmp_path / "cluster", session_timeout_ms=SESSION_MS) as cluster,
+            open_crowd(uri_of(cluster.uri)) as crowd,
+        ):
+            for _ in range(PROGRAMS):
+                await crowd.start()
+            for _ in range(KILLS):
+                await crowd.more_from(crowd.living, 20)
+                killed = crowd.owner
+                await crowd.kill(killed)
+                await next_owner(crowd, killed)
+                await crowd.start()
+            await crowd.more_from(crowd.living, 1)
+            await crowd.check()
+
+
+async def test_an_owner_that_stands_still_is_followed_once_its_session_is_over_and_writes_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with (
+            open_local_cluster(tmp_path / "cluster", session_timeout_ms=SESSION_MS) as cluster,
+            open_crowd(uri_of(cluster.uri)) as crowd,
+        ):
+            for _ in range(PROGRAMS):
+                await crowd.start()
+            for _ in range(2):
+                await crowd.more_from(crowd.living, 20)
+                still = crowd.owner
+                still.process.send_signal(signal.SIGSTOP)
+                await next_owner(crowd, still)
+                still.process.send_signal(signal.SIGCONT)
+                with trio.fail_after(TAKE_OVER_S):
+                    await crowd.more_from([still], 5)
+            await crowd.check()
+
+
+async def test_two_commands_write_one_log_of_a_cluster(tmp_path: Path) -> None:
+    lines = {name: [b"%b %d" % (name, number) for number in range(50)] for name in (b"a", b"b")}
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with open_local_cluster(tmp_path / "cluster", session_timeout_ms=SESSION_MS) as cluster:
+            command = [sys.executable, "-m", "dlog", "write", "orders", "--shared", "--create"]
+            async with trio.open_nursery() as nursery:
+                for each in lines.values():
+                    run = partial(trio.run_process, stdin=b"\n".join(each), capture_stderr=True)
+                    nursery.start_soon(run, [*command, "--uri", cluster.uri])
+            payloads = await stored(cluster.uri)
+    for name, each in lines.items():
+        assert [payload for payload in payloads if payload.startswith(name)] == each
