@@ -54,6 +54,7 @@ SHELLS: tuple[str, ...] = (
     "ledger/deploy/",
     "bookie/embedded/",
     "ledger/runtime/tasks/blocking_face.py",
+    "ledger/runtime/tasks/failing_calls.py",
     "ledger/runtime/tasks/failure_domain.py",
     "ledger/runtime/tasks/futures.py",
     "ledger/runtime/tasks/loop_thread.py",

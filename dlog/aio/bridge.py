@@ -111,7 +111,12 @@ class Bridge:
         Raises:
             NamespaceClosedError: The guest run has ended.
         """
-        nursery = self._checked_nursery()
+        try:
+            nursery = self._checked_nursery()
+        except Exception:
+            if not self.is_forked:  # the loop is a copy there, with the tasks of the parent
+                await asyncio.sleep(0)  # or a caller that tries again and again would keep the loop
+            raise
         future: asyncio.Future[T] = self._loop.create_future()
         scope = trio.CancelScope()
 

@@ -99,7 +99,13 @@ class LogWriter(Face[TrioWriter]):
         sequence: int | None = None,
     ) -> DLSN:
         self._check_loop()
-        pending = self._inner.begin_append(payload, txid=txid, key=key, headers=headers, sequence=sequence)
+        try:
+            pending = self._inner.begin_append(
+                payload, txid=txid, key=key, headers=headers, sequence=sequence
+            )
+        except Exception:
+            await asyncio.sleep(0)  # or a caller that tries again and again would keep the loop
+            raise
         if pending is None:
             # Copied now: the caller may reuse its buffer during the wait.
             return await self._bridge.run(
@@ -110,6 +116,8 @@ class LogWriter(Face[TrioWriter]):
                 headers=headers,
                 sequence=sequence,
             )
+        if pending.outcome not in (RecordOutcome.PENDING, RecordOutcome.DURABLE):
+            await asyncio.sleep(0)  # likewise
         return await Pending(pending)
 
     @described(TrioWriter.submit)

@@ -275,10 +275,11 @@ class SharedShell:
                 is_again = True
                 if request.records is not None:
                     request = attrs.evolve(request, records=attrs.evolve(request.records, is_again=True))
-            if machine.stopped is not None:
-                raise machine.stopped.about(RecordOutcome.UNKNOWN if is_again else RecordOutcome.NOT_WRITTEN)
+            if machine.stopped is not None or self._is_ended:
+                stopped = machine.stopped or WriterClosedError(self.log)
+                raise stopped.about(RecordOutcome.UNKNOWN if is_again else RecordOutcome.NOT_WRITTEN)
             with trio.move_on_at(until_s) as scope:
-                while machine.link is None and machine.stopped is None:
+                while machine.link is None and machine.stopped is None and not self._is_ended:
                     await self._changed.wait()
                 await trio.lowlevel.checkpoint()
             if scope.cancelled_caught:

@@ -41,6 +41,7 @@ from dlog.write.pending import Pending, settled_positions, wait_settled
 from dlog.write.trace_headers import TraceHeaders
 from ledger.payloads import as_payload
 from ledger.runtime.audit import audited_async
+from ledger.runtime.tasks.failing_calls import fails_at_checkpoint
 from ledger.runtime.tasks.forks import call_in_child
 from ledger.runtime.tasks.service_tasks import open_service_tasks
 from namespace.dlsn import DLSN
@@ -133,6 +134,7 @@ class SharedLogWriter(LogWriter):
         """See ``LogWriter.failure``."""
         return self._machine_of_all.stopped
 
+    @fails_at_checkpoint
     async def append(
         self,
         payload: Buffer,
@@ -153,6 +155,7 @@ class SharedLogWriter(LogWriter):
             await wait_settled(group)
             return group.dlsn(0)
 
+    @fails_at_checkpoint
     async def append_many(
         self,
         payloads: Iterable[Buffer],
@@ -177,6 +180,7 @@ class SharedLogWriter(LogWriter):
             groups = self._take_groups(records, ids, attributes, atomic, sequence)
             return await settled_positions([(each, 0, count) for each, count in groups])
 
+    @fails_at_checkpoint
     async def append_after(
         self,
         payload: Buffer,
@@ -193,6 +197,7 @@ class SharedLogWriter(LogWriter):
             (found,) = await self._after([as_payload(payload)], last, ids, [attributes])
             return found
 
+    @fails_at_checkpoint
     async def append_many_after(
         self,
         payloads: Iterable[Buffer],
@@ -229,6 +234,7 @@ class SharedLogWriter(LogWriter):
         await self._wait_idle()
         return await self._forward.call(request)
 
+    @fails_at_checkpoint
     async def append_once(
         self,
         payload: Buffer,
@@ -249,6 +255,7 @@ class SharedLogWriter(LogWriter):
             (found,) = await self._forward.call(request)
             return found
 
+    @fails_at_checkpoint
     async def outcome(self, txid: int) -> DLSN | None:
         """See ``LogWriter.outcome``."""
         found = await self._forward.call(Request(0, ForwardedCall.OUTCOME, txid=as_txid(txid)))
@@ -285,6 +292,7 @@ class SharedLogWriter(LogWriter):
         attributes = None if key is None and headers is None else self._attributes(key, headers)
         return Pending(self._taken(payload, txid, attributes, sequence), 0)
 
+    @fails_at_checkpoint
     async def wait_capacity(self) -> None:
         """See ``LogWriter.wait_capacity``."""
         machine = self._machine_of_all
@@ -294,6 +302,7 @@ class SharedLogWriter(LogWriter):
         if machine.stopped is not None:
             raise machine.stopped.about(RecordOutcome.NOT_WRITTEN)
 
+    @fails_at_checkpoint
     async def flush(self) -> None:
         """See ``LogWriter.flush``."""
         machine = self._machine_of_all
@@ -313,11 +322,13 @@ class SharedLogWriter(LogWriter):
                 newest.raise_error()
             await self._forward.call(Request(0, ForwardedCall.FLUSH))
 
+    @fails_at_checkpoint
     async def truncate(self, first_kept: DLSN) -> DLSN | None:
         """See ``LogWriter.truncate``."""
         found = await self._forward.call(Request(0, ForwardedCall.TRUNCATE, position=as_dlsn(first_kept)))
         return found[0] if found else None
 
+    @fails_at_checkpoint
     async def seal(self) -> None:
         """See ``LogWriter.seal``. The writers of all programs end."""
         async with audited_async("seal log", self.log):

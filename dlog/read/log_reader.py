@@ -42,6 +42,7 @@ from dlog.read.record_batch import RecordBatch
 from dlog.statistics_names import READERS_OPENED, RECEIVE, RECORDS_READ
 from ledger.pickling import ProcessBound
 from ledger.runtime.statistics.tracing import MESSAGE_COUNT, Span
+from ledger.runtime.tasks.failing_calls import fails_at_checkpoint
 from ledger.runtime.tasks.forks import RULE, call_in_child
 from ledger.runtime.tasks.service_tasks import open_service_tasks
 from namespace.cursor_nodes import Cursor
@@ -232,6 +233,7 @@ class LogReader(ProcessBound):
         while (batch := await read(records_max)) is not None:
             yield batch
 
+    @fails_at_checkpoint
     async def _read_records(
         self, records_max: int, *, wait_s: float | None, columns: bool
     ) -> Sequence[Record] | None:
@@ -369,6 +371,7 @@ class LogReader(ProcessBound):
         self._position, self._records, self._index = position, [], 0
         self._spawn(ahead)
 
+    @fails_at_checkpoint
     async def _refill(self, columns: bool = False) -> bool:
         """Decode records into ``_records``, waiting if none are fetched yet; False at the end."""
         # ``_ready`` first: it refuses a child, whose copy of the loop would take events of the parent.

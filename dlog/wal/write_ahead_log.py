@@ -46,6 +46,7 @@ from ledger.payloads import as_payload
 from ledger.pickling import ProcessBound
 from ledger.runtime.events import event
 from ledger.runtime.log_lines import get_logger
+from ledger.runtime.tasks.failing_calls import fails_at_checkpoint
 from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.runtime.tasks.service_tasks import open_service_tasks
 from namespace.access_control.entries import Denial
@@ -145,6 +146,7 @@ class WriteAheadLog(ProcessBound, Generic[T]):
         reason = None if self.failure is None else str(self.failure)
         return attrs.evolve(self._writer.health(), state=self.state, reason=reason)
 
+    @fails_at_checkpoint
     async def append(self, operation: bytes | bytearray | memoryview, *, index: int | None = None) -> T:
         """Log an operation durably, apply it, and return what ``apply`` returned.
 

@@ -52,6 +52,7 @@ from ledger.pickling import ProcessBound
 from ledger.runtime.audit import audited_async
 from ledger.runtime.clock import wall_ms
 from ledger.runtime.statistics.tracing import Span
+from ledger.runtime.tasks.failing_calls import checkpoint_after_error, fails_at_checkpoint
 from ledger.runtime.tasks.forks import RULE, call_in_child
 from namespace.dlsn import DLSN
 
@@ -225,19 +226,25 @@ class LogWriter(ProcessBound):
             LogWriteError: The writer had to stop; ``outcome`` says whether this record is written.
             WriterClosedError: The record was not written.
         """
-        if sequence is not None:
-            raise self._not_shared()
-        attributes = None if key is None and headers is None else self._attributes(key, headers)
-        if self._is_observed:
-            return await self._append_observed(payload, txid, attributes, key, headers)
-        if self._machine.is_over_limit:
-            payload = as_payload(payload)  # copied now: the caller may reuse its buffer during the wait
-            await self.wait_capacity()
-        batch, slot = self._take(payload, txid, attributes, waits=True)
+        try:
+            if sequence is not None:
+                raise self._not_shared()
+            attributes = None if key is None and headers is None else self._attributes(key, headers)
+            if self._is_observed:
+                return await self._append_observed(payload, txid, attributes, key, headers)
+            if self._machine.is_over_limit:
+                payload = as_payload(payload)  # copied now: the caller may reuse its buffer during the wait
+                await self.wait_capacity()
+            batch, slot = self._take(payload, txid, attributes, waits=True)
+        except Exception:
+            await checkpoint_after_error()
+            raise
         if batch.outcome is RecordOutcome.PENDING:
             settled = trio.Event()
             batch.on_settled(settled.set)
             await settled.wait()
+        elif batch.error is not None:
+            await checkpoint_after_error()
         return batch.dlsn(slot)
 
     async def _append_observed(
@@ -255,6 +262,7 @@ class LogWriter(ProcessBound):
                 await self.wait_capacity()
             return marked(span, await Pending(*self._take(payload, txid, attributes, waits=True)))
 
+    @fails_at_checkpoint
     async def append_many(
         self,
         payloads: Iterable[bytes | bytearray | memoryview],
@@ -299,6 +307,7 @@ class LogWriter(ProcessBound):
             attributes = self._traces.of_all(span, records, attributes, atomic=atomic)
             return await settled_positions(self._take_many(records, ids, attributes, atomic=atomic))
 
+    @fails_at_checkpoint
     async def append_after(
         self,
         payload: bytes | bytearray | memoryview,
@@ -327,6 +336,7 @@ class LogWriter(ProcessBound):
             await self._expect_last(last)  # no other task runs from its end until the record is taken
             return marked(span, await Pending(*self._take(payload, txid, attributes, waits=True)))
 
+    @fails_at_checkpoint
     async def append_many_after(
         self,
         payloads: Iterable[bytes | bytearray | memoryview],
@@ -352,6 +362,7 @@ class LogWriter(ProcessBound):
             attributes = self._traces.of_all(span, records, attributes, atomic=True)
             return await settled_positions(self._take_many(records, ids, attributes, atomic=True))
 
+    @fails_at_checkpoint
     async def append_once(
         self,
         payload: bytes | bytearray | memoryview,
@@ -386,6 +397,7 @@ class LogWriter(ProcessBound):
                 raise TxidReusedError(self.log, txid, found.dlsn)
             return marked(span, found.dlsn)
 
+    @fails_at_checkpoint
     async def outcome(self, txid: int) -> DLSN | None:
         """The position of the log's first record with this transaction id; None if it has none.
 
@@ -461,6 +473,7 @@ class LogWriter(ProcessBound):
         attributes = None if key is None and headers is None else self._attributes(key, headers)
         return Pending(*self._take(payload, txid, attributes, waits=True))
 
+    @fails_at_checkpoint
     async def wait_capacity(self) -> None:
         """Return when fewer than ``bytes_in_flight_max`` bytes are in flight; at once if they are already.
 
@@ -477,6 +490,7 @@ class LogWriter(ProcessBound):
                     raise
             await self._reopener.wait_changed()
 
+    @fails_at_checkpoint
     async def flush(self) -> None:
         """Return when every record submitted before is durable, and visible to a reader that looks.
 
