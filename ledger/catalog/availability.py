@@ -13,7 +13,7 @@ offset  size  field, big-endian
 For example, {0, 1, 2, 6, 7, 8, 20} is two groups: (0, 6, 3, 6) and (20, 20, 1, 0). One stripe of a ledger is
 a single group.
 
-Inside: encoding, decoding, membership and count without listing the entries. Not inside: the request
+Inside: encoding, decoding, membership, count and periods without listing the entries. Not inside: the request
 (``wire.messages.ListEntriesRequest``).
 Always: the cost of decoding depends on the number of bytes, not on the number of entries in the groups.
 
@@ -78,7 +78,23 @@ class Availability:
         if index < 0:
             return False
         group = self._groups[index]
-        return group.period in (0, group.size) and last < group.last + group.size
+        is_in_one = group.period in (0, group.size) or (first - group.first) % group.period < group.size - (
+            last - first
+        )
+        return is_in_one and last < group.last + group.size
+
+    def repeats(self, first: int) -> tuple[int | None, int]:
+        """How far from this id on membership repeats, and after how many ids: the last such id, the period.
+
+        None as the last id: without end.
+        """
+        index = bisect.bisect_right(self._firsts, first) - 1
+        if index >= 0:
+            group = self._groups[index]
+            last = group.last + group.size - 1
+            if first <= last:
+                return last, 1 if group.period in (0, group.size) else group.period
+        return (self._firsts[index + 1] - 1, 1) if index + 1 < len(self._firsts) else (None, 1)
 
     def __repr__(self) -> str:
         return f"<Availability of {self._count} entries>"

@@ -11,6 +11,7 @@ Source: AuditorReplicasCheckTask.java; docs/protocol.md 3.6.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
 
 import trio
 
@@ -19,7 +20,7 @@ from ledger.codes import Code
 from ledger.context import ClientContext
 from ledger.errors import BookieError, BookieTimeoutError, UnsupportedInVersionError, WireError
 from ledger.fragments.fragments import Fragment
-from ledger.fragments.replicas_check import NOTHING, RANGE_ENTRIES_MAX, ReplicaCount, lacked
+from ledger.fragments.replicas_check import NOTHING, in_ranges, lacked, parts_of
 from ledger.wire.messages import ListEntriesReply, ListEntriesRequest
 
 SILENT_S = 3600.0  # until a bookie that did not answer is asked again
@@ -27,11 +28,9 @@ SILENT_S = 3600.0  # until a bookie that did not answer is asked again
 
 async def lacks_any(fragment: Fragment, index: int, held: Availability) -> bool:
     """True if the bookie at this index lacks an entry of the fragment."""
-    count = ReplicaCount([fragment], 0, {})
-    for _, first, last in count.ranges():
-        if lacked(fragment, index, held, first, last):
+    async with aclosing(lacked_ranges(fragment, index, held)) as ranges:
+        async for _ in ranges:
             return True
-        await trio.lowlevel.checkpoint()
     return False
 
 
@@ -43,14 +42,19 @@ async def lacked_ranges(
     All that belong on it if there is no list. A caller that stops before the end wraps the iterator in
     ``contextlib.aclosing``.
     """
-    for first, last in fragment.ranges([index]):
-        for start in range(first, last + 1, RANGE_ENTRIES_MAX):
-            stop = min(last, start + RANGE_ENTRIES_MAX - 1)
-            if held is None:
-                yield start, stop
-                continue
+    if held is None:
+        for first, last in fragment.ranges([index]):
+            for part in in_ranges(first, last):
+                yield part
+        return
+    for first, last, period in parts_of(fragment, [held]):
+        is_whole = True  # as far as one repetition
+        for start, stop in in_ranges(first, last):
+            if is_whole and start >= first + period:
+                break
             await trio.lowlevel.checkpoint()
             lost = lacked(fragment, index, held, start, stop)
+            is_whole &= not lost
             begin = 0
             for at in range(1, len(lost) + 1):
                 if at == len(lost) or lost[at] != lost[at - 1] + 1:

@@ -5,14 +5,16 @@ costs one request for each bookie and shows every hole.
 
 Inside: the counting, as a machine. Not inside: the requests (``entry_lists``), which ledgers are checked,
 marking (``auditor``).
-Always: an entry counts as held only by bookies of its write set. A list says what a bookie's index has;
-damage is found by reading.
+Always: an entry counts as held only by bookies of its write set. The work grows with the bytes of the lists,
+never with the number of entries that the metadata or a list names: a hostile bookie may name any. A list says
+what a bookie's index has; damage is found by reading.
 
 Source: AuditorReplicasCheckTask.java; docs/protocol.md 3.6; docs/autorecovery.md.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -22,7 +24,7 @@ from ledger.catalog.availability import Availability
 from ledger.fragments.fragments import Fragment
 
 RANGE_ENTRIES_MAX = 4096  # counted between two checkpoints of the loop
-RANGES_MAX = 25_000  # of one ledger, besides one for each fragment
+LOOKED_MAX = 1_000_000  # entries of one ledger, besides those that each new part of a list needs
 NOTHING = Availability(())
 
 
@@ -54,14 +56,17 @@ class ReplicaCount:
     def ranges(self) -> Iterator[tuple[Fragment, int, int]]:
         """What ``count`` is to be called with: a fragment, a first and a last entry.
 
-        Of a ledger that names more than ``RANGE_ENTRIES_MAX * RANGES_MAX`` entries, they are a share: its
-        metadata may name any number.
+        Each other entry repeats one of these. After ``LOOKED_MAX`` entries, more than ordinary lists need,
+        only one round of the ensemble is looked at in each part of the lists.
         """
-        entries = sum(max(0, fragment.last - fragment.first + 1) for fragment in self.fragments)
-        stride = RANGE_ENTRIES_MAX * max(1, -(-entries // (RANGE_ENTRIES_MAX * RANGES_MAX)))
+        left = LOOKED_MAX
         for fragment in self.fragments:
-            for first in range(fragment.first, fragment.last + 1, stride):
-                yield fragment, first, min(fragment.last, first + RANGE_ENTRIES_MAX - 1)
+            lists = [self.held[bookie] for bookie in fragment.bookies]
+            for first, last, period in parts_of(fragment, lists):
+                count = min(last - first + 1, period, max(left, len(lists)))
+                left -= count
+                for part in in_ranges(first, first + count - 1):
+                    yield fragment, *part
 
     def count(self, fragment: Fragment, first: int, last: int) -> None:
         """Count the replicas of some consecutive entries of a fragment."""
@@ -75,6 +80,24 @@ class ReplicaCount:
         self.is_without_replica |= fewest == 0
         self.is_below_ack_quorum |= fewest < self.ack_quorum
         self.is_below_write_quorum |= fewest < fragment.write_quorum
+
+
+def parts_of(fragment: Fragment, lists: Sequence[Availability]) -> Iterator[tuple[int, int, int]]:
+    """The parts of a fragment: first entry, last entry, and after how many entries all lists and the write
+    sets repeat.
+    """
+    first = fragment.first
+    while first <= fragment.last:
+        found = [one.repeats(first) for one in lists]
+        last = min([fragment.last, *(end for end, _ in found if end is not None)])
+        yield first, last, math.lcm(len(fragment.bookies), *(period for _, period in found))
+        first = last + 1
+
+
+def in_ranges(first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The entries in ranges that are short enough to be counted between two checkpoints of the loop."""
+    for start in range(first, last + 1, RANGE_ENTRIES_MAX):
+        yield start, min(last, start + RANGE_ENTRIES_MAX - 1)
 
 
 def lacked(fragment: Fragment, index: int, held: Availability, first: int, last: int) -> list[int]:

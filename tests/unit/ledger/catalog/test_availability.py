@@ -70,3 +70,26 @@ def test_a_list_covers_what_one_sequence_holds() -> None:
     assert lists.covers(30, 37)
     assert not lists.covers(20, 26)
     assert not lists.covers(2, 7)
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [(0, (1, 1)), (2, (14, 5)), (4, (14, 5)), (15, (19, 1)), (20, (21, 1)), (22, (None, 1))],
+)
+def test_an_entry_is_in_a_part_that_repeats(first: int, expected: tuple[int | None, int]) -> None:
+    availability = decode_availability(listed((2, 12, 3, 5), (20, 20, 2, 0)))
+    assert availability.repeats(first) == expected
+
+
+def test_a_range_is_covered_by_one_sequence_alone() -> None:
+    availability = decode_availability(listed((2, 12, 3, 5), (20, 30, 5, 5)))
+    covered = {
+        (first, last) for first in range(40) for last in range(first, 40) if availability.covers(first, last)
+    }
+    in_one = {
+        (first, last)
+        for start, stop in [(2, 4), (7, 9), (12, 14), (20, 34)]
+        for first in range(start, stop + 1)
+        for last in range(first, stop + 1)
+    }
+    assert covered == in_one

@@ -13,18 +13,21 @@ from trio.testing import MockClock
 
 from ledger.catalog.availability import Availability, decode_availability, encode_availability
 from ledger.codes import Code
+from ledger.fragments.entry_lists import lacked_ranges, lacks_any
 from ledger.fragments.fragments import Fragment
-from ledger.fragments.replicas_check import RANGE_ENTRIES_MAX, RANGES_MAX, ReplicaCount
+from ledger.fragments.replicas_check import LOOKED_MAX, ReplicaCount
 from ledger.quorum import write_set
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.ledger_restorer import Outcome
 from ledger.replication.marks import RegularCheck
 from ledger.wire.messages import AddRequest, ListEntriesRequest
 from tests.fakes.replication_world import PAYLOADS, open_world
+from tests.unit.ledger.catalog.test_availability import listed
 from tests.unit.ledger.replication.test_auditor import marked
 
 LAST = len(PAYLOADS) - 1
 BOOKIES = ("a", "b", "c")
+FAR = 10**18
 
 
 def held(entries: set[int]) -> Availability:
@@ -181,9 +184,64 @@ async def test_nothing_is_marked_while_auto_recovery_is_off() -> None:
         assert await marked(world) == {}
 
 
-def test_of_a_ledger_that_names_a_million_million_entries_a_share_is_counted() -> None:
-    fragments = [Fragment(0, 10**12, BOOKIES, 2, True), Fragment(10**12 + 1, 2 * 10**12, BOOKIES, 2, True)]
-    ranges = list(ReplicaCount(fragments, 1, {}).ranges())
-    assert len(ranges) <= RANGES_MAX + len(fragments)
-    assert all(last - first < RANGE_ENTRIES_MAX for _, first, last in ranges)
-    assert {first for _, first, _ in ranges} >= {0, 10**12 + 1}
+def test_a_ledger_that_names_any_number_of_entries_is_counted_in_few_steps() -> None:
+    fragments = [Fragment(0, 2**62, BOOKIES, 2, True), Fragment(2**62 + 1, 2**63 - 1, BOOKIES, 3, True)]
+    lists = {name: held(set(range(10))) for name in BOOKIES}
+    count = ReplicaCount(fragments, 2, lists)
+    ranges = list(count.ranges())
+    assert sum(last - first + 1 for _, first, last in ranges) <= 100
+    for part in ranges:
+        count.count(*part)
+    assert count.is_without_replica
+    assert count.lacking == set(BOOKIES)
+
+
+def striped(index: int, *, hole: int | None = None) -> Availability:
+    """Each third entry, from the index to ``FAR``."""
+    first, last = index, FAR - (FAR - index) % 3
+    if hole is None:
+        return decode_availability(listed((first, last, 1, 3)))
+    return decode_availability(listed((first, hole - 3, 1, 3), (hole + 3, last, 1, 3)))
+
+
+@pytest.mark.parametrize("hole", [3, 999_999_999, 3 * 10**17])
+async def test_one_hole_in_a_long_striped_ledger_is_found(hole: int) -> None:
+    fragment = Fragment(0, FAR, BOOKIES, 1, True)
+    lists = {name: striped(index) for index, name in enumerate(BOOKIES)}
+    whole, holed = (
+        ReplicaCount([fragment], 1, lists),
+        ReplicaCount([fragment], 1, lists | {"a": striped(0, hole=hole)}),
+    )
+    for count in (whole, holed):
+        for part in count.ranges():
+            count.count(*part)
+    assert whole.lacking == set()
+    assert holed.lacking == {"a"}
+    assert holed.is_without_replica
+    assert [part async for part in lacked_ranges(fragment, 0, striped(0, hole=hole))] == [(hole, hole)]
+    assert not await lacks_any(fragment, 1, lists["b"])
+
+
+def test_lists_that_repeat_at_odd_distances_cost_a_limited_number_of_looks() -> None:
+    fragment = Fragment(0, FAR, BOOKIES, 2, True)
+    odd = [(at * 2**40, (at + 1) * 2**40 - 2 * 2**20, 1, 2**20 - at) for at in range(1000)]
+    groups = [
+        (first, first + (last - first) // every * every, size, every) for first, last, size, every in odd
+    ]
+    lists = {name: decode_availability(listed(*groups)) for name in BOOKIES}
+    ranges = list(ReplicaCount([fragment], 1, lists).ranges())
+    assert sum(last - first + 1 for _, first, last in ranges) <= 2 * LOOKED_MAX
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_what_is_lacked_is_told_once_and_wholly(seed: int) -> None:
+    rng, last = random.Random(seed), 300
+    size = rng.choice([3, 5])
+    fragment = Fragment(rng.randrange(9), last, tuple("abcde"[:size]), rng.randrange(1, size + 1), True)
+    homes = {entry for entry in range(last + 1) if fragment.holds(1, entry)}
+    have = set(range(0, last + 1, rng.randrange(1, 9))) | {entry for entry in homes if rng.random() < 0.5}
+    have -= {entry for entry in have if 100 <= entry < 200 and seed % 2}
+    parts = [part async for part in lacked_ranges(fragment, 1, held(have))]
+    found = [entry for first, stop in parts for entry in range(first, stop + 1)]
+    assert found == sorted(entry for entry in homes - have if entry >= fragment.first)
+    assert await lacks_any(fragment, 1, held(have)) == bool(found)
