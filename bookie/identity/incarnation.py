@@ -193,7 +193,7 @@ class Incarnation:
         Args:
             progress: Returns a value that changes with each write.
         """
-        last = progress()
+        last, said = progress(), ""
         while True:
             await trio.sleep(interval_s)
             now = progress()
@@ -202,8 +202,12 @@ class Incarnation:
             try:
                 await self.raise_number(store())
             except (MetadataError, CookieError, OSError) as exc:
-                log.warning("a copy of the disks made from now on would not be recognised as old: %s", exc)
+                if str(exc) != said:  # once, also if the metadata store is out of reach for hours
+                    said = str(exc)
+                    log.warning(
+                        "a copy of the disks made from now on would not be recognised as old: %s", exc
+                    )
             except Exception as exc:
                 report_contained("raising the incarnation", exc)
             else:
-                last = now
+                last, said = now, ""

@@ -2,7 +2,8 @@
 
 Inside: one mark, in the node that Apache's tools read. Not inside: the bytes (``replication_nodes``), taking
 marks (``ledger.replication.marks``), when to mark (``ledger.replication.auditor``, ``ledger.write.missed``).
-Always: a mark names all bookies that any program marked; one that names them already is not written again.
+Always: a mark names all bookies that any program marked; one that names them already is written again only if
+the caller says that more was missed since: a worker that began before it deletes no mark that was written.
 
 Source: ZkLedgerUnderreplicationManager.java; docs/metadata.md 12.
 """
@@ -19,9 +20,18 @@ from ledger.metadata_store.store import MetadataStore
 
 
 async def mark_under_replicated(
-    session: MetadataStore, root: str, ledger_id: int, bookies: Collection[str], now_ms: Callable[[], int]
+    session: MetadataStore,
+    root: str,
+    ledger_id: int,
+    bookies: Collection[str],
+    now_ms: Callable[[], int],
+    *,
+    missed_more: bool = False,
 ) -> None:
     """Mark a ledger: these bookies lack entries of it. If cancelled, it may or may not be marked.
+
+    Args:
+        missed_more: A worker that has taken the mark already may not know of all that they lack.
 
     Raises:
         MetadataFormatError: The ledger has a mark that does not parse.
@@ -43,9 +53,10 @@ async def mark_under_replicated(
             except MetadataFormatError as exc:
                 raise MetadataFormatError(f"{path}: {exc}") from None
             changed = found.with_replicas(wanted, now_ms())
-            if changed is None:
+            if changed is None and not missed_more:
                 return
-            await session.put(path, encode_mark(changed), expected=node.stat.version)
+            data = node.value if changed is None else encode_mark(changed)
+            await session.put(path, data, expected=node.stat.version)
             return
         except (NoNodeError, BadVersionError):
             continue

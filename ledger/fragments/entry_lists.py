@@ -3,7 +3,8 @@
 Inside: the requests, the search for a hole. Not inside: the counting (``replicas_check``).
 Always: a bookie that gives no list, because it is overloaded, in limbo or too old for the request, is neither
 complete nor incomplete. Apache's bookie with DbLedgerStorage never answers the request; a bookie that did not
-answer is not asked again for an hour, so that it does not delay each ledger by a timeout.
+answer is not asked again for an hour, so that it does not delay each ledger by a timeout. One that has given
+a list before is asked again at once: it was only stopped or busy, and that is when it misses entries.
 
 Source: AuditorReplicasCheckTask.java; docs/protocol.md 3.6.
 """
@@ -68,6 +69,7 @@ class EntryLists:
     def __init__(self, context: ClientContext, limiter: trio.CapacityLimiter) -> None:
         self._context, self._limiter = context, limiter
         self._ask_at: dict[str, float] = {}  # of each bookie that did not answer
+        self._able: set[str] = set()  # bookies that have given a list
 
     async def of_each(self, ledger_id: int, bookies: Collection[str]) -> dict[str, Availability | None]:
         """The entries of a ledger that each bookie has; None for a bookie that does not say."""
@@ -93,9 +95,11 @@ class EntryLists:
                 return NOTHING
             if reply.code is not Code.OK or reply.availability is None:
                 return None
+            self._able.add(bookie)
             return decode_availability(reply.availability)
         except (BookieTimeoutError, UnsupportedInVersionError):
-            self._ask_at[bookie] = trio.current_time() + SILENT_S
+            if bookie not in self._able:
+                self._ask_at[bookie] = trio.current_time() + SILENT_S
         except (BookieError, WireError):
             pass
         return None

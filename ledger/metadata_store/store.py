@@ -140,6 +140,11 @@ class MetadataStore(abc.ABC):
     async def wait_state_change(self, seen: SessionState) -> SessionState:
         """Return the state as soon as it differs from ``seen``."""
 
+    async def wait_reachable(self) -> None:
+        """Wait while the store is known to be out of reach; return also when the session has ended."""
+        while self.state is SessionState.SUSPENDED:
+            await self.wait_state_change(SessionState.SUSPENDED)
+
     def current_session(self) -> MetadataStore:
         """A store for the present session alone; its calls fail once that session is over.
 

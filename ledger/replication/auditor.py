@@ -13,8 +13,10 @@ AuditorPlacementPolicyCheckTask.java, AuditorReplicasCheckTask.java; docs/autore
 
 from __future__ import annotations
 
+import enum
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 
 import attrs
 import trio
@@ -24,7 +26,7 @@ from ledger.context import ClientContext
 from ledger.errors import LedgerError, MetadataFormatError
 from ledger.fragments.ledger_check import LedgerCheck, last_entry_of
 from ledger.fragments.placement_check import PlacementFindings, Placing, ledger_placing
-from ledger.fragments.registered import read_cookie_owners, read_registered
+from ledger.fragments.registered import RegisteredBookies, read_cookie_owners, read_registered
 from ledger.fragments.replicas_check import ReplicaFindings
 from ledger.metadata_store.errors import ConnectionLostError, SessionExpiredError
 from ledger.metadata_store.store import MetadataStore
@@ -40,12 +42,42 @@ from ledger.runtime.tasks.failure_domain import report_contained
 
 logger = get_logger(__name__)
 
-REST = 79  # times the length of a mark that no worker can use before another bookie is registered
-REST_S_MAX = 0.4
+AUDIT_GROUP = 200  # ledgers whose metadata are read before what they lack is marked
+AUDIT_RESTS_S_MAX = 300.0  # a ledger that can be restored may come after many that cannot
+MARK_REST = 79  # times the length of a mark that no worker can use before another bookie is registered
+MARK_REST_S_MAX = 0.4
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 
 
 _Ensembles = frozenset[frozenset[str]]
+
+
+class _Progress(enum.Enum):
+    """The ledgers of a group that lack replicas."""
+
+    NOTHING = enum.auto()  # there are none
+    WAITS = enum.auto()  # no registered bookie can take them
+    RESTORABLE = enum.auto()  # of some
+
+
+@attrs.define
+class _Audit:
+    """The findings of an audit so far."""
+
+    began_s: float
+    ensembles: dict[int, _Ensembles] = attrs.Factory(dict)  # by ledger
+    is_open: set[int] = attrs.Factory(set)
+    waiting: list[int] = attrs.Factory(list)  # closed ledgers, for a bookie
+    marked: int = 0
+    are_all_there: bool = True  # the bookies of all ledgers
+    _shared: dict[_Ensembles, _Ensembles] = attrs.Factory(dict)  # many ledgers share few sets of bookies
+
+    async def note(self, current: Versioned) -> None:
+        """Keep what counts of a ledger's metadata."""
+        ensembles = frozenset(frozenset(ensemble.bookies) for ensemble in current.metadata.ensembles)
+        self.ensembles[current.ledger_id] = self._shared.setdefault(ensembles, ensembles)
+        if not current.metadata.is_closed:
+            self.is_open.add(current.ledger_id)
 
 
 @attrs.define
@@ -94,6 +126,7 @@ class Auditor:
         self._wake = trio.Event()
         self._audit_at: float | None = None
         self._is_audit_due = False
+        self._must_repeat = False  # an audit that a change of the bookies has cut short
 
     async def run(self) -> None:
         """Audit until cancelled. Marks of an interrupted audit stay; they are true.
@@ -121,69 +154,101 @@ class Auditor:
         """Mark the ledgers of all lost bookies; return their number.
 
         First those that are being written, and those that a worker can restore now. The others wait for a
-        bookie, so marking them takes a small share of the time until the registered bookies change. If
-        cancelled, or if it raises, some are marked.
+        bookie, so finding and marking them takes a small share of the time until the registered bookies
+        change. If cancelled, or if it raises, some are marked.
         """
-        began_s = trio.current_time()
-        named: dict[int, _Ensembles] = {}
-        sets: dict[_Ensembles, _Ensembles] = {}  # many ledgers share few sets of bookies
-        is_open: set[int] = set()
+        found = _Audit(began_s=trio.current_time())
+        wake, group_s = self._wake, found.began_s
+        registered = await read_registered(self._session, self._root)
+        is_one_lost = not await read_cookie_owners(self._session, self._root) <= registered.all
+        is_repeated, must_rest, is_cut = self._must_repeat, False, False
+        async with aclosing(self._visits.groups(AUDIT_GROUP)) as groups:
+            async for group in groups:
+                if must_rest:
+                    await self._visits.pace.rest(group_s, wake=wake)
+                    if wake.is_set() and not is_repeated:
+                        is_cut = True  # the next audit has another pace, and begins now
+                        break
+                group_s = trio.current_time()
+                progress = await self._audit_group(group, found)
+                is_urgent = progress is _Progress.RESTORABLE or (
+                    is_one_lost and progress is _Progress.NOTHING
+                )
+                is_late = group_s > found.began_s + AUDIT_RESTS_S_MAX
+                must_rest = not (is_urgent or is_late or wake.is_set())
+        if found.are_all_there and not is_cut:
+            closed = found.ensembles.keys() - found.is_open
+            self._returned.absences.on_closed(closed, found.began_s, trio.current_time())
+        self._must_repeat = is_cut or not await self._mark_waiting(found, registered, wake)
+        self.stats.audits += 1
+        self.stats.audit_s += trio.current_time() - found.began_s
+        self.stats.audit_marks += found.marked
+        self.stats.ledgers_marked += found.marked
+        logger.info(
+            "audit: %d of %d ledgers miss replicas, because bookies are lost",
+            found.marked,
+            len(found.ensembles),
+            extra=event("audit.done", ledgers=len(found.ensembles), marked=found.marked),
+        )
+        return found.marked
 
-        async def note(current: Versioned) -> None:
-            ensembles = frozenset(frozenset(ensemble.bookies) for ensemble in current.metadata.ensembles)
-            named[current.ledger_id] = sets.setdefault(ensembles, ensembles)
-            if not current.metadata.is_closed:
-                is_open.add(current.ledger_id)
-
+    async def _audit_group(self, group: Sequence[int], found: _Audit) -> _Progress:
+        """Mark those of these ledgers that are being written, or that a worker can restore now."""
         while True:
             await self._marks.wait_enabled()
-            named.clear()
-            is_open.clear()
-            wake = self._wake
-            await self._visits.for_each(note)
+            await self._visits.visit(group, found.note)
             # After the metadata, so that a bookie that has just joined and got a ledger is not lost.
             registered = await read_registered(self._session, self._root)
             if await self._marks.is_enabled():
                 break
-        if all(one <= registered.all for ensembles in sets for one in ensembles):
-            self._returned.absences.on_closed(named.keys() - is_open, began_s, trio.current_time())
-        marked, rest = 0, REST
-        waiting: list[int] = []
-        for ledger_id, ensembles in sorted(named.items()):
+        progress = _Progress.NOTHING
+        for ledger_id in group:
+            ensembles = found.ensembles.get(ledger_id, frozenset())
             short = [one for one in ensembles if not one <= registered.all]
-            if short and ledger_id not in is_open and all(registered.writable <= one for one in short):
-                waiting.append(ledger_id)
-            elif short:
-                marked += await self._visits.mark(
-                    ledger_id, sorted(frozenset().union(*short) - registered.all)
-                )
-        if waiting:
+            if not short:
+                continue
+            found.are_all_there = False
+            waits = all(registered.writable <= one for one in short)
+            if progress is not _Progress.RESTORABLE:
+                progress = _Progress.WAITS if waits else _Progress.RESTORABLE
+            if waits and ledger_id not in found.is_open:
+                found.waiting.append(ledger_id)
+            else:
+                lost = sorted(frozenset().union(*short) - registered.all)
+                found.marked += await self._visits.mark(ledger_id, lost)
+        return progress
+
+    async def _mark_waiting(self, found: _Audit, before: RegisteredBookies, wake: trio.Event) -> bool:
+        """Mark those that no bookie can take, slowly; False if another audit must look at them again.
+
+        The bookies are read again when they change. If nothing but new ones came, those that they can take
+        are marked at once, and the others slowly.
+        """
+        if found.waiting and not wake.is_set():
             logger.info(
                 "audit: %d ledgers lack replicas that no other bookie can take; they are marked slowly",
-                len(waiting),
-                extra=event("audit.waits", ledgers=len(waiting)),
+                len(found.waiting),
+                extra=event("audit.waits", ledgers=len(found.waiting)),
             )
-        for ledger_id in waiting:
-            if wake.is_set() and wake is not self._wake:
+        registered = before
+        for ledger_id in found.waiting:
+            if wake.is_set():
                 wake = self._wake
                 registered = await read_registered(self._session, self._root)
-                rest = 0
+                if not before.all < registered.all:
+                    return False
+                before = registered
             mark_s = trio.current_time()
-            if lost := sorted(frozenset().union(*named[ledger_id]) - registered.all):
-                marked += await self._visits.mark(ledger_id, lost)
-            with trio.move_on_after(min(REST_S_MAX, rest * (trio.current_time() - mark_s))):
-                await wake.wait()
-        self.stats.audits += 1
-        self.stats.audit_s += trio.current_time() - began_s
-        self.stats.audit_marks += marked
-        self.stats.ledgers_marked += marked
-        logger.info(
-            "audit: %d of %d ledgers miss replicas, because bookies are lost",
-            marked,
-            len(named),
-            extra=event("audit.done", ledgers=len(named), marked=marked),
-        )
-        return marked
+            short = [one for one in found.ensembles[ledger_id] if not one <= registered.all]
+            if not short:
+                continue
+            lost = sorted(frozenset().union(*short) - registered.all)
+            found.marked += await self._visits.mark(ledger_id, lost)
+            if all(registered.writable <= one for one in short):
+                rest_s = min(MARK_REST_S_MAX, MARK_REST * (trio.current_time() - mark_s))
+                with trio.move_on_after(rest_s):
+                    await wake.wait()
+        return True
 
     async def check_ledgers(self) -> int:
         """Read from every ledger; mark those that miss replicas on registered bookies; return their number.
@@ -193,11 +258,8 @@ class Auditor:
         marked, began_s = 0, trio.current_time()
         unchecked, example = 0, ""
 
-        async def check(current: Versioned) -> None:
+        async def check(current: Versioned, registered: RegisteredBookies) -> None:
             nonlocal marked, unchecked, example
-            if not await self._marks.is_enabled():
-                return
-            registered = await read_registered(self._session, self._root)
             try:
                 lac = await last_entry_of(self._context, current)
             except LedgerError as exc:
@@ -205,12 +267,10 @@ class Auditor:
                 example = example or f"ledger {current.ledger_id}: {exc}"
                 return
             bad = (await self._check.find(current, lac, registered)).bad
-            # Bookies that are not registered are left to the audit, which waits for the delay.
-            lost = sorted({bookie for one in bad for bookie in one.bookies if bookie in registered.all})
-            if lost and await self._visits.is_unchanged(current):
-                marked += await self._visits.mark(current.ledger_id, lost)
+            if lost := registered.all.intersection(bookie for one in bad for bookie in one.bookies):
+                marked += await self._visits.mark_lacking(current, lost)
 
-        await self._visits.for_each(check)
+        await self._visits.check_each(check)
         await self._marks.set_checked(RegularCheck.READS)
         self.stats.ledger_checks += 1
         self.stats.ledger_check_s += trio.current_time() - began_s
@@ -234,10 +294,9 @@ class Auditor:
         """
         began_s = trio.current_time()
         found, placer = PlacementFindings(), self._context.placer
-        registered = await read_registered(self._session, self._root)
         topology = await placer.located()
 
-        async def check(current: Versioned) -> None:
+        async def check(current: Versioned, registered: RegisteredBookies) -> None:
             if not current.metadata.is_closed:
                 return
             placing = ledger_placing(current.metadata, placer.config, topology, registered.all)
@@ -250,7 +309,7 @@ class Auditor:
             ):
                 found.marked += await self._visits.mark(current.ledger_id, ())
 
-        await self._visits.for_each(check)
+        await self._visits.check_each(check)
         if self._config.marked_grace_s:
             oldest_ms = self._wall_ms() - self._config.marked_grace_s * 1000
             marks = [one.mark.ctime_ms for one in await self._marks.marked()]
@@ -277,26 +336,22 @@ class Auditor:
         left out. If cancelled, or if it raises, some are marked.
         """
         found, began_s = ReplicaFindings(), trio.current_time()
-        pace = trio.Lock()
 
-        async def check(current: Versioned) -> None:
+        async def check(current: Versioned, registered: RegisteredBookies) -> None:
             metadata, ledger_id = current.metadata, current.ledger_id
             if metadata.is_closed and metadata.last_entry_id < 0:
                 return
-            async with pace:
-                await trio.sleep(1 / self._config.replicas_check_ledgers_per_s)
-            if not await self._marks.is_enabled() or await self._marks.seen(ledger_id) is not None:
+            if await self._marks.seen(ledger_id) is not None:
                 return
-            registered = (await read_registered(self._session, self._root)).all
             try:
                 lac = await last_entry_of(self._context, current)
             except LedgerError:
                 found.unknown += 1
                 return
-            count = await self._visits.count(current, lac, registered)
+            count = await self._visits.count(current, lac, registered.all)
             if count is not None and count.lacking and not metadata.is_closed:
                 await trio.sleep(OPEN_PAUSE_S)  # a bookie may only be a little behind the others
-                count = await self._visits.count(current, lac, registered)
+                count = await self._visits.count(current, lac, registered.all)
             found.ledgers += 1
             if count is None:
                 found.unknown += 1
@@ -304,12 +359,10 @@ class Auditor:
             found.without_replica += count.is_without_replica
             found.below_ack_quorum += count.is_below_ack_quorum
             found.below_write_quorum += count.is_below_write_quorum
-            # Bookies that are not registered are left to the audit, which waits for the delay.
-            lost = sorted(count.lacking & registered)
-            if lost and await self._visits.is_unchanged(current):
-                found.marked += await self._visits.mark(ledger_id, lost)
+            if lost := count.lacking & registered.all:
+                found.marked += await self._visits.mark_lacking(current, lost)
 
-        await self._visits.for_each(check)
+        await self._visits.check_each(check, per_s=self._config.replicas_check_ledgers_per_s)
         found.at_ms = await self._marks.set_checked(RegularCheck.REPLICAS)
         self.stats.replicas = found
         self.stats.replicas_checks += 1
@@ -374,6 +427,7 @@ class Auditor:
                     regular_at = now + interval_s if interval_s else float("inf")
                     # A bookie that is away for less than the delay must not be audited.
                     self._is_audit_due |= not lost.is_pending
+                self._is_audit_due |= self._must_repeat and not lost.is_pending
                 if self._is_audit_due:
                     await self.audit()
                     self._is_audit_due = False
@@ -384,6 +438,7 @@ class Auditor:
                     extra=event("audit.failed", error=exc),
                 )
                 await trio.sleep(self._config.retry_pause_s)
+                await self._marks.wait_reachable()
                 continue
             except SessionExpiredError:
                 raise
@@ -452,6 +507,7 @@ class Auditor:
                     extra=event("check.failed", check=check.name.lower(), error=exc),
                 )
                 await trio.sleep(self._config.retry_pause_s)
+                await self._marks.wait_reachable()
             except SessionExpiredError:
                 raise
             except Exception as exc:

@@ -103,6 +103,7 @@ class AutoRecovery:
                 report_contained("auto-recovery", exc)
                 await trio.sleep(CONTAINED_PAUSE_S)
             await trio.sleep(self.config.retry_pause_s)
+            await self.store.wait_reachable()
 
     async def _run_session(self, session: MetadataStore, started: Callable[[], None]) -> None:
         root, config = self.context.catalog.root, self.config
@@ -155,6 +156,7 @@ class AutoRecovery:
                     report_contained("auditor", group)
                     await trio.sleep(CONTAINED_PAUSE_S)
                 await trio.sleep(self.config.retry_pause_s)
+                await self.store.wait_reachable()
         finally:
             with trio.move_on_after(WITHDRAW_S) as scope:
                 scope.shield = True

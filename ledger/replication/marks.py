@@ -152,6 +152,10 @@ class UnderReplicatedLedgers:
         for name in (UNDERREPLICATION_LEDGERS, UNDERREPLICATION_LOCKS):
             await self._ensure(name, b"")
 
+    async def wait_reachable(self) -> None:
+        """Wait while the metadata store is known to be out of reach."""
+        await self._session.wait_reachable()
+
     # --- marks ----------------------------------------------------------------------------------------------
 
     async def mark(self, ledger_id: int, bookies: Collection[str]) -> None:

@@ -19,12 +19,12 @@ from ledger.catalog.catalog import Versioned
 from ledger.context import ClientContext
 from ledger.errors import LedgerError
 from ledger.fragments.ledger_check import last_entry_of
-from ledger.fragments.registered import read_cookie_owners, read_registered, read_registrations
+from ledger.fragments.registered import RegisteredBookies, read_cookie_owners, read_registrations
 from ledger.metadata_store.errors import ConnectionLostError, SessionExpiredError
 from ledger.metadata_store.store import MetadataStore
 from ledger.replication.absences import Absences
 from ledger.replication.config import ReplicationConfig
-from ledger.replication.ledger_visits import OPEN_PAUSE_S, LedgerVisits
+from ledger.replication.ledger_visits import GROUP, OPEN_PAUSE_S, REST, LedgerVisits
 from ledger.replication.marks import UnderReplicatedLedgers
 from ledger.runtime.events import event
 from ledger.runtime.log_lines import get_logger
@@ -33,9 +33,7 @@ from ledger.runtime.tasks.failure_domain import report_contained
 logger = get_logger(__name__)
 
 RETURN_PAUSE_S = 5.0  # before the look at the ledgers of a bookie that is back: its writers mark theirs first
-RETURN_LEDGERS = 20  # looked at together
-RETURN_REST = 19  # times the length of a look at them: meant to take a twentieth of a core
-RETURN_REST_S_MAX = 1.0
+RETURN_REST = 4  # times the length of a look, after a return that was seen
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 
 
@@ -59,6 +57,7 @@ class ReturnedBookies:
         self._note_marked, self._wall_ms = note_marked, wall_ms
         self._returned: set[str] = set()
         self._return = trio.Event()
+        self._is_seen = False  # the return: entries are missed since a moment ago, and a look is urgent
 
     async def follow(self, wake: Callable[[], trio.Event]) -> None:
         """Notice which bookies come back, until cancelled.
@@ -85,6 +84,7 @@ class ReturnedBookies:
                 sessions = {bookie: stat.ephemeral_owner for bookie, stat in stats.items()}
             except ConnectionLostError:
                 await trio.sleep(self._config.retry_pause_s)
+                await self._marks.wait_reachable()
                 continue
             except SessionExpiredError:
                 raise
@@ -94,6 +94,7 @@ class ReturnedBookies:
                 continue
             if returned := self.absences.on_bookies(sessions, trio.current_time()):
                 self._returned |= returned
+                self._is_seen = True
                 self._return.set()
             await changed.wait()
 
@@ -117,6 +118,7 @@ class ReturnedBookies:
                 self._returned |= returned
                 self._return.set()
                 await trio.sleep(self._config.retry_pause_s)
+                await self._marks.wait_reachable()
             except SessionExpiredError:
                 raise
             except Exception as exc:
@@ -132,9 +134,10 @@ class ReturnedBookies:
         marked, began_s, is_second_look = 0, trio.current_time(), False
         doubtful: list[int] = []
         done: set[int] = set()
-        registered = frozenset[str]()
+        times = RETURN_REST if self._is_seen else REST
+        self._is_seen = False
 
-        async def look(current: Versioned) -> None:
+        async def look(current: Versioned, registered: RegisteredBookies) -> None:
             nonlocal marked
             metadata, ledger_id = current.metadata, current.ledger_id
             members = {bookie for ensemble in metadata.ensembles for bookie in ensemble.bookies}
@@ -146,14 +149,14 @@ class ReturnedBookies:
                     lac = await last_entry_of(self._context, current)
                 except LedgerError:
                     return  # the check of all replicas counts it
-                count = await self._visits.count(current, lac, registered)
+                count = await self._visits.count(current, lac, registered.all)
                 if count is None:
                     return
-                if lost := sorted(count.lacking & registered):
+                if lost := count.lacking & registered.all:
                     if not metadata.is_closed and not is_second_look:
                         doubtful.append(ledger_id)  # a bookie may only be a little behind the others
-                    elif await self._visits.is_unchanged(current):
-                        marked += await self._visits.mark(ledger_id, lost)
+                    else:
+                        marked += await self._visits.mark_lacking(current, lost)
                     return
             if metadata.is_closed:
                 done.add(ledger_id)
@@ -161,12 +164,11 @@ class ReturnedBookies:
         left = self.absences.touched(await self._visits.ledger_ids())[::-1]
         looked = len(left)
         while left:
-            for at in range(0, len(left), RETURN_LEDGERS):
+            for at in range(0, len(left), GROUP):
                 await self._marks.wait_enabled()
-                registered = (await read_registered(self._session, self._root)).all
                 look_s = trio.current_time()
-                await self._visits.visit(left[at : at + RETURN_LEDGERS], look)
-                await trio.sleep(min(RETURN_REST_S_MAX, RETURN_REST * (trio.current_time() - look_s)))
+                await self._visits.check_group(left[at : at + GROUP], look)
+                await self._visits.pace.rest(look_s, times=times)
             left = [] if is_second_look else doubtful
             if left:
                 is_second_look = True

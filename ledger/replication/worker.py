@@ -88,6 +88,7 @@ class ReplicationWorker:
                         "re-replication pauses: %s", exc, extra=event("replication.paused", error=exc)
                     )
                     await trio.sleep(self._config.retry_pause_s)
+                    await self._marks.wait_reachable()
                 except SessionExpiredError:
                     raise
                 except Exception as exc:

@@ -516,7 +516,8 @@ class WriteHandle(ProcessBound):
             await self._write_lac()
         except LedgerError:
             pass  # the next entry carries it
-        self.note_missed(self.ledger_id, bookie)
+        finally:  # also if the handle is closed meanwhile: nobody else remembers it
+            self.note_missed(self.ledger_id, bookie)
 
     async def _take_step(self, step: Step) -> None:
         self._perform(await take_step(step, self._repair, self._current, self._context))

@@ -16,6 +16,7 @@ Source: our own; docs/autorecovery.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
@@ -27,12 +28,14 @@ from ledger.placement.membership import Membership
 from ledger.runtime.events import event
 from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
+from ledger.runtime.tasks.task_errors import for_each
 
 logger = get_logger(__name__)
 
 RETRY_S = 5.0
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 LAST_S = 2.0  # for the marks that are left when the client ends
+MARKS_AT_ONCE = 16
 
 
 class MissedReplicas:
@@ -87,29 +90,34 @@ class MissedReplicas:
     async def _mark_all(self, bookie: str) -> None:
         ledgers = self._ledgers[bookie]
         while ledgers:
-            ledger_id = next(iter(ledgers))
-            try:
-                await mark_under_replicated(
-                    self._catalog.store, self._catalog.root, ledger_id, [bookie], self._wall_ms
-                )
-                logger.info(
-                    "ledger %d lacks entries on %s, which is back: it is marked for auto-recovery",
-                    ledger_id,
-                    bookie,
-                    extra=event("ledger.missed_replicas", ledger=ledger_id, bookie=bookie),
-                )
-            except ConnectionLostError:
-                raise
-            except (
-                LedgerError,
-                MetadataError,
-            ) as exc:  # for example no right to mark: the auditor's check finds it
-                logger.warning(
-                    "ledger %d lacks entries on %s and could not be marked for auto-recovery: %s",
-                    ledger_id,
-                    bookie,
-                    exc,
-                    extra=event("ledger.not_marked", ledger=ledger_id, error=exc),
-                )
-            ledgers.discard(ledger_id)
+            await for_each(partial(self._mark, bookie), list(ledgers)[:MARKS_AT_ONCE])
         self._ledgers.pop(bookie, None)
+
+    async def _mark(self, bookie: str, ledger_id: int) -> None:
+        store, root = self._catalog.store, self._catalog.root
+        self._ledgers[bookie].discard(ledger_id)  # before: what is noted from now on needs another mark
+        is_over = False
+        try:
+            await mark_under_replicated(store, root, ledger_id, [bookie], self._wall_ms, missed_more=True)
+            is_over = True
+            logger.info(
+                "ledger %d lacks entries on %s, which is back: it is marked for auto-recovery",
+                ledger_id,
+                bookie,
+                extra=event("ledger.missed_replicas", ledger=ledger_id, bookie=bookie),
+            )
+        except ConnectionLostError:
+            raise
+        except (LedgerError, MetadataError) as exc:
+            # For example there is no right to mark: the auditor's check finds it.
+            is_over = True
+            logger.warning(
+                "ledger %d lacks entries on %s and could not be marked for auto-recovery: %s",
+                ledger_id,
+                bookie,
+                exc,
+                extra=event("ledger.not_marked", ledger=ledger_id, error=exc),
+            )
+        finally:
+            if not is_over:
+                self._ledgers[bookie].add(ledger_id)

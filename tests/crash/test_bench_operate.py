@@ -51,6 +51,22 @@ def test_repair_rest_and_page_are_measured_beside_their_yardsticks(tmp_path: Pat
     assert _processes_with(tmp_path) == []
 
 
+def test_auto_recovery_is_measured_while_a_bookie_is_away(tmp_path: Path) -> None:
+    options = ["--away", "--away-ledgers", "20", "--seconds", "3", "--json"]
+    command = [sys.executable, "-m", "tests.bench", "operate", *options]
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["away"]
+    assert [row["phase"] for row in rows] == [
+        "first checks",
+        "one bookie away",
+        "until all replicas are back",
+    ]
+    assert all(row["ledgers"] == 20 and row["cpu_percent"] >= 0 for row in rows)
+    assert _processes_with(tmp_path) == []
+
+
 def test_chromium_ends_when_the_command_is_killed(tmp_path: Path) -> None:
     command = subprocess.Popen(
         [sys.executable, "-c", BROWSER, str(tmp_path / "browser")], stdout=subprocess.PIPE, text=True

@@ -21,13 +21,15 @@ from dlog.cli.terminal.scratch import open_scratch
 from dlog.cli.terminal.signals import run
 from dlog.cluster.layout import SESSION_TIMEOUT_MS
 from tests.bench.operate import browser, recoverers
+from tests.bench.operate.absence import measure_absence
 from tests.bench.operate.copying import copy_floor_s
 from tests.bench.operate.first_paint import measure_paint
 from tests.bench.operate.repair import RepairOptions, measure_repair, options_for
 from tests.bench.operate.resting_cluster import measure_rest
 from tests.bench.peers.table import print_missing
 
-PARTS = ("repair", "idle", "page")
+PARTS = ("repair", "idle", "page", "away")
+DEFAULT_PARTS = PARTS[:3]
 APACHE = "apache"
 LIMIT_S = 900.0  # of one repair
 REPAIR_COLUMNS = {
@@ -46,6 +48,13 @@ REPAIR_COLUMNS = {
     "dlog/": "repair_ratio",
 }
 IDLE_COLUMNS = {"process": "process", "% of a core": "cpu_percent", "/ZooKeeper": "ratio_to_zookeeper"}
+AWAY_COLUMNS = {
+    "phase": "phase",
+    "ledgers": "ledgers",
+    "s": "elapsed_s",
+    "% of a core": "cpu_percent",
+    "log lines": "log_lines",
+}
 PAGE_COLUMNS = {
     "page": "system",
     "loads": "loads",
@@ -65,12 +74,19 @@ class Choice:
     jars: Path | None  # of Apache's program; None: ours alone is measured
     seconds: float  # of rest
     loads: int  # of each page
+    away_ledgers: int  # while a bookie is away
 
 
 @click.command("operate")
 @click.option("--repair", "chosen", flag_value="repair", multiple=True, help="The repair after a death.")
 @click.option("--idle", "chosen", flag_value="idle", multiple=True, help="The CPU time of an idle cluster.")
 @click.option("--page", "chosen", flag_value="page", multiple=True, help="The first paint of the page.")
+@click.option(
+    "--away", "chosen", flag_value="away", multiple=True, help="Auto-recovery while a bookie is away."
+)
+@click.option(
+    "--away-ledgers", type=click.IntRange(1, 1_000_000), default=20_000, show_default=True, metavar="N"
+)
 @click.option(
     "--mib",
     type=click.IntRange(1, 100_000),
@@ -128,20 +144,22 @@ def command(
     steady_s: float,
     seconds: float,
     loads: int,
+    away_ledgers: int,
     peers: str | None,
     jars: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure what an operator waits or pays for: all of it, or the chosen parts.
+    """Measure what an operator waits or pays for: repair, idle and page, or the chosen parts.
 
     repair: a bookie gets SIGKILL; the time until every replica is there again, alone and beside a writer, and
     the share of its rate that the writer keeps. The floor copies and syncs a file of as many bytes. idle: the
     CPU time of three bookies with page and auto-recovery, beside ZooKeeper. page: the first paint in a
-    headless Chromium, beside that of a trivial page.
+    headless Chromium, beside that of a trivial page. away: the CPU time and log lines of auto-recovery during
+    its first checks, while one of three bookies is away, and until all replicas are back.
     """
     if jars is not None and peers is None:
         raise click.UsageError("--apache-jars needs --peers apache")
-    parts = [part for part in PARTS if part in chosen] or list(PARTS)
+    parts = [part for part in PARTS if part in chosen] or list(DEFAULT_PARTS)
     missing = _missing(parts, peers, jars)
     choice = Choice(
         parts=[part for part in parts if part not in missing],
@@ -157,6 +175,7 @@ def command(
         jars=jars if peers and APACHE not in missing else None,
         seconds=seconds,
         loads=loads,
+        away_ledgers=away_ledgers,
     )
     with open_scratch("bench") as directory:
         document = run(partial(measure, directory, choice))
@@ -188,11 +207,16 @@ async def measure(directory: Path, choice: Choice) -> dict[str, Any]:
     if "page" in choice.parts:
         rows = await measure_paint(directory, choice.loads)
         document["page"] = with_ratios(rows, {"paint_ratio": "first_paint_ms"})
+    if "away" in choice.parts:
+        document["away"] = await measure_absence(
+            directory / "away-cluster", choice.away_ledgers, choice.seconds
+        )
     document["options"] = {
         **attrs.asdict(choice.repair),
         "settings": dict(recoverers.SETTINGS),
         "seconds": choice.seconds,
         "loads": choice.loads,
+        "away_ledgers": choice.away_ledgers,
     }
     return document
 
@@ -236,5 +260,7 @@ def _print(document: dict[str, Any]) -> None:
         )
     if "idle" in document:
         print_rows(IDLE_COLUMNS, document["idle"])
+    if "away" in document:
+        print_rows(AWAY_COLUMNS, document["away"])
     if "page" in document:
         print_rows(PAGE_COLUMNS, document["page"])

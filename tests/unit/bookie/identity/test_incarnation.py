@@ -220,6 +220,32 @@ async def test_while_serving_it_is_raised_only_if_something_was_written(
         nursery.cancel_scope.cancel()
 
 
+async def test_a_store_that_is_long_out_of_reach_is_one_line(
+    number: Incarnation,
+    store: MemoryStore,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    is_there = False
+    progress = iter(range(10_000))
+
+    async def raise_number(store: MemoryStore) -> None:
+        if not is_there:
+            raise ConnectionLostError(PATH, "unreachable")
+
+    number.raise_number = raise_number  # type: ignore[assignment,method-assign]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(number.keep_raising, lambda: store, lambda: next(progress), 10.0)
+        await trio.sleep(600)
+        assert len(caplog.records) == 1
+        is_there = True
+        await trio.sleep(60)
+        is_there = False
+        await trio.sleep(600)
+        assert len(caplog.records) == 2
+        nursery.cancel_scope.cancel()
+
+
 @given(st.integers(0, 2**62), st.integers(0, 2**31))
 def test_numbers_survive_encoding_and_decoding(created_ms: int, version: int) -> None:
     assert decode_incarnation(

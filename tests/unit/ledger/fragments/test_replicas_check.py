@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from ledger.catalog.availability import Availability, decode_availability, encode_availability
 from ledger.codes import Code
-from ledger.fragments.entry_lists import lacked_ranges, lacks_any
+from ledger.fragments.entry_lists import EntryLists, lacked_ranges, lacks_any
 from ledger.fragments.fragments import Fragment
 from ledger.fragments.replicas_check import LOOKED_MAX, ReplicaCount
 from ledger.quorum import write_set
@@ -110,6 +110,22 @@ async def test_a_bookie_that_never_answers_is_asked_once(autojump_clock: MockClo
             await world.locked(ledger_id)
             assert await world.restorer.restore(ledger_id) is Outcome.RESTORED
         assert sum(isinstance(one, ListEntriesRequest) for one in silent.requests) == 1
+
+
+@pytest.mark.parametrize(("before", "asked"), [(1, 3), (0, 1)])
+async def test_a_bookie_that_gave_a_list_before_is_asked_again_after_a_timeout(
+    autojump_clock: MockClock, before: int, asked: int
+) -> None:
+    async with open_world(3) as world:
+        ledgers = [await world.closed_ledger() for _ in range(3)]
+        lists = EntryLists(world.client.context, trio.CapacityLimiter(9))
+        for ledger_id in ledgers[:before]:
+            assert (await lists.of_each(ledger_id, ["b2:1"]))["b2:1"] is not None
+        busy = world.cluster.bookies["b2:1"]
+        busy.unanswered = (ListEntriesRequest,)
+        for ledger_id in ledgers[before:]:
+            assert (await lists.of_each(ledger_id, ["b2:1"]))["b2:1"] is None
+        assert sum(isinstance(one, ListEntriesRequest) for one in busy.requests) == asked
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kazoo.handlers.threading import SequentialThreadingHandler
 
+from ledger.metadata_store import zookeeper_threads
 from ledger.metadata_store.errors import StoreUnreachableError
 from ledger.metadata_store.zookeeper import ZookeeperStore, open_zookeeper_store
 from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity
@@ -28,12 +29,12 @@ class Waits:
             self.connect_s.append(kwargs["timeout"])
             return object()
 
-        def select(_: object, *args: Any) -> tuple[list[object], list[object], list[object]]:
-            self.select_s.append(args[3])
+        def ready(*args: Any) -> tuple[list[object], list[object], list[object]]:
+            self.select_s.append(args[2])
             return [], [], []
 
         monkeypatch.setattr(SequentialThreadingHandler, "create_connection", create_connection)
-        monkeypatch.setattr(SequentialThreadingHandler, "select", select)
+        monkeypatch.setattr(zookeeper_threads, "_ready", ready)
 
 
 def connect(handler: OneSessionHandler, server: int = 1) -> None:

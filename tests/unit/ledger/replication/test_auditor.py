@@ -17,14 +17,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledger.catalog.paths import cookie_path, readonly_path
+from ledger.catalog.paths import cookie_path, ledger_id_of, readonly_path
+from ledger.metadata import Ensemble
 from ledger.metadata_store.errors import ConnectionLostError
 from ledger.metadata_store.memory import open_memory_store
 from ledger.metadata_store.store import MetadataStore
 from ledger.replication.absences import SETTLE_S
-from ledger.replication.auditor import Auditor
+from ledger.replication.auditor import AUDIT_GROUP, Auditor
 from ledger.replication.config import ReplicationConfig
-from ledger.replication.ledger_visits import OPEN_PAUSE_S
+from ledger.replication.ledger_visits import GROUP, OPEN_PAUSE_S, REST_S_MAX
 from ledger.replication.marks import RegularCheck, UnderReplicatedLedgers
 from ledger.replication.returned_bookies import RETURN_PAUSE_S
 from ledger.runtime.clock import wall_ms
@@ -308,6 +309,19 @@ async def test_a_ledger_that_changes_during_its_check_is_not_marked() -> None:
         assert await marked(world) == {}
 
 
+async def test_a_bookie_that_goes_away_during_a_check_is_left_to_the_audit() -> None:
+    async with open_world(3) as world:
+        path = world.client.context.catalog.path(await world.closed_ledger())
+
+        async def go(kind: str, read: str) -> None:
+            if kind == "get" and read == path and "b2:1" in world.client.membership.writable:
+                await world.lose("b2:1")
+
+        world.session.before = go
+        assert await world.auditor.check_ledgers() == 0
+        assert await marked(world) == {}
+
+
 async def test_the_check_of_all_ledgers_waits_for_its_interval(autojump_clock: MockClock) -> None:
     async with open_world(3) as world, audited(world):
         assert world.auditor.stats.ledger_checks == 1  # never before
@@ -484,4 +498,120 @@ async def test_a_bookie_that_is_back_ends_the_marks_for_it(autojump_clock: MockC
         await trio.sleep(60)
         assert world.auditor.stats.audits == 1
         assert len(await marked(world)) <= 12
+        nursery.cancel_scope.cancel()
+
+
+class Reads:
+    """Counts the reads of ledgers' metadata, each of which takes some time."""
+
+    def __init__(self, world: ReplicationWorld) -> None:
+        self.count, self._root = 0, world.client.context.catalog.root
+        world.session.before = self._before
+
+    async def _before(self, kind: str, path: str) -> None:
+        if kind == "get" and ledger_id_of(self._root, path) is not None:
+            self.count += 1
+            await trio.sleep(0.01)
+
+
+async def test_an_audit_that_can_restore_nothing_rests_until_the_bookies_change(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world(3) as world, trio.open_nursery() as nursery:
+        metadata = await world.client.metadata(await world.closed_ledger())
+        for _ in range(4 * AUDIT_GROUP - 1):
+            await world.client.context.catalog.create(metadata, None)
+        reads = Reads(world)
+        nursery.start_soon(world.auditor._follow_bookies)
+        nursery.start_soon(world.auditor._follow_delay_and_audit, nursery)
+        await trio.sleep(REST_S_MAX / 4)
+        assert reads.count == AUDIT_GROUP  # it looks although no bookie is lost
+        await world.lose("b1:1")
+        await trio.sleep(REST_S_MAX / 4)
+        assert reads.count == 2 * AUDIT_GROUP  # another audit, from the beginning
+        await world.cluster.start("b4:1")
+        await trio.sleep(REST_S_MAX / 4)
+        assert len(await marked(world)) == 4 * AUDIT_GROUP
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_bookie_that_is_lost_during_an_audit_leads_to_another_one_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world(4) as world, trio.open_nursery() as nursery:
+        waiting = await world.client.metadata(await world.closed_ledger(ensemble_size=4))
+        for _ in range(AUDIT_GROUP):
+            await world.client.context.catalog.create(waiting, None)
+
+        async def slowly(kind: str, path: str) -> None:
+            if kind == "create":
+                await trio.sleep(0.01)
+
+        world.session.before = slowly
+        nursery.start_soon(world.auditor._follow_bookies)
+        nursery.start_soon(world.auditor._follow_delay_and_audit, nursery)
+        await trio.sleep(1)
+        await world.lose("b1:1")
+        await trio.sleep(5)
+        assert 2 <= len(await marked(world)) <= 20  # slowly
+        pair = (Ensemble(0, ("b2:1", "b3:1")),)
+        other = attrs.evolve(waiting, ensembles=pair, ensemble_size=2, write_quorum=2, ack_quorum=2)
+        later = (await world.client.context.catalog.create(other, None)).ledger_id
+        await world.lose("b2:1")
+        await trio.sleep(2)
+        found = await marked(world)
+        assert found[later] == ("b2:1",)
+        assert len(found) <= 40
+        await trio.sleep(AUDIT_GROUP)
+        assert len(await marked(world)) == AUDIT_GROUP + 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_audit_that_a_new_delay_cut_short_is_repeated(autojump_clock: MockClock) -> None:
+    async with open_world(3) as world, trio.open_nursery() as nursery:
+        metadata = await world.client.metadata(await world.closed_ledger())
+        for _ in range(GROUP):
+            await world.client.context.catalog.create(metadata, None)
+        nursery.start_soon(world.auditor._follow_bookies)
+        nursery.start_soon(world.auditor._follow_delay_and_audit, nursery)
+        await trio.sleep(1)
+
+        async def slowly(kind: str, path: str) -> None:
+            if kind == "create":
+                await trio.sleep(0.01)
+
+        world.session.before = slowly
+        await world.lose("b1:1")
+        await trio.sleep(1)
+        assert 1 <= len(await marked(world)) <= 4
+        await world.marks.set_recovery_delay(60)
+        await trio.sleep(GROUP)
+        assert len(await marked(world)) == GROUP + 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_audit_does_not_rest_while_it_finds_what_can_be_restored(autojump_clock: MockClock) -> None:
+    async with open_world(4) as world, trio.open_nursery() as nursery:
+        metadata = await world.client.metadata(await world.closed_ledger())
+        for _ in range(2 * AUDIT_GROUP):
+            await world.client.context.catalog.create(metadata, None)
+        await world.lose(metadata.ensembles[0].bookies[0])
+        Reads(world)
+        nursery.start_soon(world.auditor.audit)
+        await trio.sleep(REST_S_MAX)
+        assert len(await marked(world)) == 2 * AUDIT_GROUP + 1
+
+
+async def test_checks_of_all_ledgers_share_one_pace(autojump_clock: MockClock) -> None:
+    config = ReplicationConfig(reads_in_flight_max=1, replicas_check_ledgers_per_s=1000)
+    async with open_world(3, config) as world, trio.open_nursery() as nursery:
+        metadata = await world.client.metadata(await world.closed_ledger())
+        for _ in range(4 * GROUP - 1):
+            await world.client.context.catalog.create(metadata, None)
+        reads, began_s = Reads(world), trio.current_time()
+        async with trio.open_nursery() as checks:
+            checks.start_soon(world.auditor.check_ledgers)
+            checks.start_soon(world.auditor.check_replicas)
+        assert reads.count >= 8 * GROUP
+        assert trio.current_time() - began_s >= 8 * REST_S_MAX
         nursery.cancel_scope.cancel()

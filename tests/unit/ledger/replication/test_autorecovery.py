@@ -75,3 +75,25 @@ async def test_a_program_whose_session_expires_goes_on_in_the_next_one(autojump_
             await healed(world, ledgers, "b1:1")
             await elected(program)
             nursery.cancel_scope.cancel()
+
+
+async def test_a_store_that_is_long_out_of_reach_is_said_once_by_each_part(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_world(4) as world:
+        ledger_id = await world.closed_ledger()
+        lost = (await world.members(ledger_id))[0][0]
+        async with renewing(world.cluster.tree) as store, trio.open_nursery() as nursery:
+            program = AutoRecovery(world.client.context, store, "first:1", CONFIG)
+            nursery.start_soon(program.run)
+            await elected(program)
+            session = store.current_session()
+            assert isinstance(session, MemoryStore)
+            session.suspend()
+            await trio.sleep(100)
+            said = [record for record in caplog.records if "out of reach" in record.getMessage()]
+            assert 1 <= len(said) <= 6
+            session.resume()
+            await world.lose(lost)
+            await healed(world, [ledger_id], lost)
+            nursery.cancel_scope.cancel()

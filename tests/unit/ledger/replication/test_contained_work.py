@@ -22,6 +22,7 @@ from ledger.catalog.paths import (
 )
 from ledger.decommission.evacuation import evacuate_bookies
 from ledger.errors import LedgerWriteError
+from ledger.fragments.registered import RegisteredBookies
 from ledger.replication import AutoRecovery, ReplicationConfig
 from ledger.replication.auditor import Auditor
 from ledger.replication.election import AuditorElection
@@ -92,12 +93,12 @@ async def test_a_ledger_whose_audit_fails_is_left_and_the_others_are_marked(
         before = contained_failures["audit of a ledger"]
         visited: list[int] = []
 
-        async def visit(current: Versioned) -> None:
+        async def visit(current: Versioned, _: RegisteredBookies) -> None:
             if current.ledger_id == ledgers[1]:
                 raise UnforeseenError("at this ledger")
             visited.append(current.ledger_id)
 
-        await world.auditor._visits.for_each(visit)
+        await world.auditor._visits.check_each(visit)
         assert sorted(visited) == [one for one in ledgers if one != ledgers[1]]
         assert contained_failures["audit of a ledger"] == before + 1
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock
 
+from ledger.catalog.under_replicated import mark_under_replicated
 from ledger.config import ClientConfig
 from ledger.ledger_spec import LedgerSpec
 from ledger.replication.marks import UnderReplicatedLedgers
+from ledger.write import missed
 from ledger.write.writer import LedgerWriter
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.unit.ledger.write.test_ledger_writer import B1, B2, B3, make, push
@@ -145,6 +149,76 @@ async def test_a_client_that_ends_marks_what_is_left(autojump_clock: MockClock) 
             await cluster.stop("b2:1")
             await writer.append(b"on two")
         assert await marked(cluster) == {writer.ledger_id: ("b2:1",)}
+
+
+async def test_a_client_that_ends_before_a_mark_makes_it(autojump_clock: MockClock) -> None:
+    async with open_cluster(3) as cluster:
+        async with cluster.client(CONFIG) as client:
+            writer = await client.create()
+            await cluster.stop("b2:1")
+            await writer.append(b"on two")
+            await cluster.start("b2:1")
+            is_begun = trio.Event()
+
+            async def write_lac() -> int:
+                is_begun.set()
+                await trio.sleep_forever()
+
+            writer._write_lac = write_lac  # type: ignore[method-assign]
+            await is_begun.wait()
+            assert await marked(cluster) == {}
+        assert await marked(cluster) == {writer.ledger_id: ("b2:1",)}
+
+
+async def test_what_is_missed_while_a_worker_has_the_mark_keeps_the_mark(autojump_clock: MockClock) -> None:
+    async with open_cluster(3) as cluster, cluster.client(CONFIG) as client:
+        client._missed.note(5, "b2:1")
+        await trio.sleep(1)
+        marks = UnderReplicatedLedgers(cluster._registrar, "/ledgers")
+        taken = await marks.take()
+        assert taken is not None
+        client._missed.note(5, "b2:1")
+        await trio.sleep(1)
+        await marks.complete(taken)
+        await marks.release(taken)
+        assert await marked(cluster) == {5: ("b2:1",)}
+
+
+async def test_what_is_missed_during_the_mark_is_marked_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster(3) as cluster, cluster.client(CONFIG) as client:
+        calls = 0
+
+        async def mark(*arguments: Any, **options: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                client._missed.note(5, "b2:1")
+            await trio.sleep(1)
+
+        monkeypatch.setattr(missed, "mark_under_replicated", mark)
+        client._missed.note(5, "b2:1")
+        await trio.sleep(5)
+        assert calls == 2
+
+
+async def test_a_client_that_ends_marks_many_ledgers_in_its_short_time(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster(3) as cluster:
+        async with cluster.client(CONFIG) as client:
+            await cluster.stop("b2:1")
+            await trio.sleep(60)
+            for ledger_id in range(300):
+                client._missed.note(ledger_id, "b2:1")
+
+            async def slowly(*arguments: Any, **options: Any) -> None:
+                await trio.sleep(0.05)
+                await mark_under_replicated(*arguments, **options)
+
+            monkeypatch.setattr(missed, "mark_under_replicated", slowly)
+        assert len(await marked(cluster)) == 300
 
 
 async def test_a_healthy_ensemble_marks_nothing(autojump_clock: MockClock) -> None:
