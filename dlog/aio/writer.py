@@ -116,8 +116,6 @@ class LogWriter(Face[TrioWriter]):
                 headers=headers,
                 sequence=sequence,
             )
-        if pending.outcome not in (RecordOutcome.PENDING, RecordOutcome.DURABLE):
-            await asyncio.sleep(0)  # likewise
         return await Pending(pending)
 
     @described(TrioWriter.submit)

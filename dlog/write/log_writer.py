@@ -243,8 +243,6 @@ class LogWriter(ProcessBound):
             settled = trio.Event()
             batch.on_settled(settled.set)
             await settled.wait()
-        elif batch.error is not None:
-            await checkpoint_after_error()
         return batch.dlsn(slot)
 
     async def _append_observed(
