@@ -128,10 +128,7 @@ class WriteHandle(Face[TrioWriteHandle]):
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if exc is None:
-            self.close()
-        else:
-            self.abandon()
+        close_after_block(self.close if exc is None else self.abandon, exc)
 
     async def _wait_room(self) -> None:
         """In the loop: return when there is room for an entry. Half of it, or callers would wake for each."""

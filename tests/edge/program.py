@@ -1,8 +1,9 @@
 """A program of the matrix: ``python -m tests.edge.program FACE ENDING MOMENT URI``.
 
 It writes ``FIRST`` records to the log ``orders``, comes into the moment, and ends. Lines on stdout:
-"submitted N" and "acknowledged N" count the records so far; "now" is the moment; "ending" is said just before
-the program begins to end, unless it is in ``GO_ON``; "refused" is of a forked child.
+"submitted N" and "acknowledged N" count the records so far; "ledger N" is the ledger that a program of
+``ledger.blocking`` writes its entries to; "now" is the moment; "ending" is said just before the program
+begins to end, unless it is in ``GO_ON``; "refused" is of a forked child.
 Always: records are numbers from 0 on. From "now" on a sync of the disk waits until stdin is closed, in
 moments that have to do with the disk. So what the parent waits for before that comes in the moment, on a busy
 machine too.
@@ -33,6 +34,8 @@ from trio.testing import wait_all_tasks_blocked
 import dlog
 import dlog.aio
 import dlog.blocking
+import ledger
+import ledger.blocking
 from bookie.disk.disk import Buffer
 from bookie.disk.real_disk import RealFile
 from ledger.runtime.tasks.forks import RULE
@@ -42,6 +45,7 @@ BURST = 20  # submitted in the moments that have to do with writing
 LIMIT_S = 120
 SIGNALS = ("interrupt", "terminate", "handled")
 GO_ON = (*SIGNALS, "shutdown", "abandoned")  # nothing in the program begins the end after "now"
+ERRORS = (dlog.DLogError, ledger.LedgerError)
 STAYS = (*SIGNALS, "daemon")  # what ends it comes from outside of the thread that is in the moment
 
 in_moment, syncs_wait, is_over = threading.Event(), threading.Event(), threading.Event()
@@ -92,7 +96,7 @@ def end(ending: str, log: Any, end_child: Callable[[], None]) -> None:
                         log.submit(b"by the child")
                         say("taken")
                 except Exception as exc:
-                    say("refused" if isinstance(exc, dlog.DLogError) and RULE in str(exc) else repr(exc))
+                    say("refused" if isinstance(exc, ERRORS) and RULE in str(exc) else repr(exc))
                 end_child()
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -377,7 +381,7 @@ class BlockingProgram:
         def quietly() -> None:
             try:
                 operation()
-            except dlog.DLogError:
+            except ERRORS:
                 assert is_over.is_set()  # what it uses was closed
 
         threading.Thread(target=quietly).start()
@@ -434,9 +438,34 @@ class BlockingProgram:
         self._log.close()
 
 
+class LedgerProgram(BlockingProgram):
+    """The same with the entries of a ledger."""
+
+    def _open(self, stack: ExitStack) -> None:
+        client = self._namespace = stack.enter_context(ledger.blocking.open_client(self._uri))
+        created = client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        self._log = stack.enter_context(created)
+        say("ledger", created.ledger_id)
+        for number in range(FIRST):
+            self._log.append(payload_of(number))
+        say("acknowledged", FIRST)
+
+    def _opening(self) -> None:
+        hold_syncs(announce)
+        with ledger.blocking.open_client(self._uri) as client:
+            client.create(ensemble_size=1, write_quorum=1, ack_quorum=1).close()
+
+    def _reading(self) -> None:
+        with self._namespace.open(self._log.ledger_id, recover=False) as reader:
+            reader.read(0, FIRST - 2)  # bookies learn that an entry is confirmed with the next one
+            announce()
+            if self._ending != "shutdown":
+                reader.wait_last_confirmed_beyond(FIRST - 1, timeout_s=LIMIT_S)
+
+
 def program_of(face: str, ending: str, moment: str, uri: str) -> Callable[[], None]:
-    if face == "blocking":
-        program = BlockingProgram(ending, moment, uri)
+    if face in ("blocking", "ledgers"):
+        program = (BlockingProgram if face == "blocking" else LedgerProgram)(ending, moment, uri)
         return program.main_left_open if ending == "shutdown" else program.main
     loop: AsyncFace = OnTrio(ending) if face == "trio" else OnAsyncio(ending)
     on_loop = AsyncProgram(loop, ending, moment, uri)
@@ -445,7 +474,8 @@ def program_of(face: str, ending: str, moment: str, uri: str) -> Callable[[], No
 
 def main(face: str, ending: str, moment: str, uri: str) -> None:
     program = program_of(face, ending, moment, uri)
-    if face == "blocking" and ending == "handled":
+    is_blocking = face in ("blocking", "ledgers")
+    if is_blocking and ending == "handled":
 
         def stop(*_: object) -> NoReturn:
             sys.exit(0)
@@ -456,14 +486,14 @@ def main(face: str, ending: str, moment: str, uri: str) -> None:
         def quietly() -> None:
             try:
                 program()
-            except dlog.DLogError:
+            except ERRORS:
                 assert is_over.is_set()  # the end of Python has closed what it uses
 
         threading.Thread(target=quietly, daemon=True).start()
         in_moment.wait()
         is_over.set()
         say("ending")
-    elif ending == "shutdown" and face != "blocking":
+    elif ending == "shutdown" and not is_blocking:
         atexit.register(program)
     else:
         program()

@@ -14,13 +14,14 @@ import attrs
 import pytest
 
 import dlog.blocking
+import ledger.blocking
 from tests.edge.program import BURST, FIRST, GO_ON, SIGNALS
 from tests.places import ROOT
 
 pytestmark = pytest.mark.slow
 
 LIMIT_S = 120  # a generous one: what it catches would wait for ever
-FACES = ("trio", "asyncio", "blocking")
+FACES = ("trio", "asyncio", "blocking", "ledgers")  # the last one is ledger.blocking
 MOMENTS = ("opening", "waiting", "idle", "appending", "reading", "closing")
 TRACEBACK = r"Traceback \(most recent call last\):\n(?:(?!Traceback|Exception ignored|During).)*\n"
 CANCELLED = TRACEBACK + "asyncio.exceptions.CancelledError\n\nDuring handling of [a-z ,]*:\n\n"
@@ -60,6 +61,11 @@ SPECIAL: dict[tuple[str, str, str | None], End] = {
     ("asyncio", "interrupt", None): End(-signal.SIGINT, CANCELLED + TRACEBACK + "KeyboardInterrupt\n"),
     # The namespaces are closed when Python ends.
     ("blocking", "daemon", None): End(0),
+    # Closing a client ends its handles, and an error in the block of a handle abandons it.
+    **{
+        ("ledgers", ending, None): attrs.evolve(ENDS[ending], keeps_submitted=False)
+        for ending in ("exception", "exit", "handled", "interrupt", "shutdown")
+    },
     # A call of ``aclose`` that is cancelled writes nothing more: the program that cancels it is in a hurry.
     **{
         (face, ending, "closing"): attrs.evolve(ENDS[ending], keeps_submitted=False)
@@ -73,10 +79,13 @@ SPECIAL: dict[tuple[str, str, str | None], End] = {
 # Cells without a meaning: face and ending or (None) each, and moment or (None) all of them.
 NONE: dict[tuple[str | None, str, str | None], str] = {
     **{
-        ("blocking", "cancellation", moment): "of blocking calls only the futures of records can be cancelled"
+        (face, "cancellation", moment): "of blocking calls only the futures of records can be cancelled"
+        for face in ("blocking", "ledgers")
         for moment in MOMENTS
         if moment != "appending"
     },
+    **{("ledgers", ending, "waiting"): "nothing locks a ledger" for ending in ENDS},
+    ("ledgers", "abandoned", None): "as of the line below",
     ("blocking", "abandoned", None): "the caller has no loop; 'shutdown' leaves things open, too",
     ("trio", "abandoned", None): "trio.run ends all that it has begun",
     ("asyncio", "abandoned", "opening"): "a call that nobody runs on is in no moment",
@@ -111,7 +120,7 @@ def test_a_program_keeps_its_records_and_says_only_what_is_meant_however_it_ends
     lines, stderr, exit_code = run(tmp_path / "stderr", face, ending, moment, uri)
     assert re.fullmatch(end.stderr, stderr, re.DOTALL), stderr
     assert exit_code == end.exit_code
-    counts = {"acknowledged": 0, "submitted": FIRST}
+    counts = {"acknowledged": 0, "submitted": FIRST, "ledger": -1}
     others = []
     for line in lines:
         what, _, count = line.partition(" ")
@@ -123,6 +132,14 @@ def test_a_program_keeps_its_records_and_says_only_what_is_meant_however_it_ends
     assert counts["submitted"] == (FIRST + BURST if moment in ("appending", "closing") else FIRST)
     refused = int(ending == "fork" and moment != "opening")  # then the child has nothing to use
     assert others == ["now", *([] if ending in GO_ON else ["ending"]), *(["refused"] * refused)]
+    found = entries_of(uri, counts["ledger"]) if face == "ledgers" else records_of(uri)
+    assert found == [b"%d" % number for number in range(len(found))]
+    assert len(found) >= counts["acknowledged"]
+    assert not end.keeps_submitted or len(found) >= counts["submitted"]
+
+
+def records_of(uri: str) -> list[bytes]:
+    """The records of the program, once the log has taken another one."""
     with dlog.blocking.open_namespace(uri) as namespace:
         # At once: the lock of a program that has ended is free.
         with namespace.open_writer("orders", lock_timeout_s=0) as log:
@@ -130,9 +147,13 @@ def test_a_program_keeps_its_records_and_says_only_what_is_meant_however_it_ends
         with namespace.open_reader("orders", follow=False) as reader:
             *found, last = [record.payload for record in reader]
     assert last == b"next"
-    assert found == [b"%d" % number for number in range(len(found))]
-    assert len(found) >= counts["acknowledged"]
-    assert not end.keeps_submitted or len(found) >= counts["submitted"]
+    return found
+
+
+def entries_of(uri: str, ledger_id: int) -> list[bytes]:
+    """The entries of the program, once its ledger is recovered."""
+    with ledger.blocking.open_client(uri) as client, client.open(ledger_id) as reader:
+        return reader.read_payloads(0, reader.last_confirmed)
 
 
 def run(stderr: Path, face: str, ending: str, moment: str, uri: str) -> tuple[list[str], str, int]:

@@ -81,6 +81,18 @@ def test_a_fenced_writer_fails_the_futures_of_entries_not_confirmed(client: bloc
         assert reader.read_payloads(0, reader.last_confirmed) == [b"kept"]
 
 
+def test_an_exception_in_the_block_is_raised_though_the_client_was_closed_meanwhile(
+    client: blocking.LedgerClient,
+) -> None:
+    def block() -> None:
+        with create(client):
+            client.close()
+            raise KeyError("of the block")
+
+    with pytest.raises(KeyError, match="of the block"):
+        block()
+
+
 def test_an_exception_in_the_block_abandons_the_ledger(client: blocking.LedgerClient) -> None:
     writer = create(client)
 
