@@ -11,7 +11,10 @@ from functools import wraps
 from typing import Protocol, TypeVar, cast
 
 from dlog.context import NamespaceContext
+from ledger.causes import shorten
 from namespace.policy import Right
+
+PASSES_CALLS_ON = True  # for ``shorten``
 
 F = TypeVar("F", bound=Callable[..., Awaitable[object]])
 
@@ -35,7 +38,11 @@ def where_it_is(call: F) -> F:
             return call(self if there is self.context else type(self)(there), *args, **kwargs)
 
         name = cast(str, args[0] if args else kwargs.get("name"))  # the call checks it
-        return await self.context.where_it_is(name, make)
+        try:
+            return await self.context.where_it_is(name, make)
+        except Exception as exc:
+            shorten(exc)  # for callers on trio; the faces do it, too
+            raise
 
     return cast(F, made)
 

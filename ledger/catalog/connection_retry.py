@@ -15,6 +15,7 @@ import trio
 
 from ledger.metadata_store.errors import ConnectionLostError
 
+PASSES_CALLS_ON = True  # for ``shorten``
 RETRY_PAUSE_S = 0.2  # while the store is out of reach each call fails at once, without a request
 
 T = TypeVar("T")

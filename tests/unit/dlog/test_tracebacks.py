@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import re
 import resource
 import shutil
@@ -33,6 +34,7 @@ from dlog.explain.collecting import collect_cluster
 from dlog.explain.facts import ClusterFacts
 from dlog.groups import join_group
 from ledger.causes import cause_of
+from namespace.policy import Policy, Right, Rule
 from tests.fakes.small_disk import small_directory
 
 NO_CLUSTER = ClusterFacts(writable=frozenset(), readonly=frozenset())
@@ -85,6 +87,7 @@ OPENING: dict[str, Case] = {
     "no settings file": lambda p: p.face.open_namespace(p.uri, config_file="/nowhere/dlog.toml"),
     "a file for a directory": lambda p: p.face.open_namespace("file:///etc/passwd"),
     "a directory that cannot be made": lambda p: p.face.open_namespace("file:///proc/1/dlog"),
+    "no right to make a directory": lambda p: p.face.open_namespace("file:///sys/dlog"),
     "nothing to read": lambda p: p.face.open_namespace(f"{p.uri}/empty", read_only=True),
     "no ZooKeeper": lambda p: p.face.open_namespace(REFUSED),
 }
@@ -144,6 +147,26 @@ REFUSED_CALLS: dict[str, Case] = {
     "seal": lambda p: p.ns.seal_log("held"),
 }
 
+# Calls of a principal whom the policy allows nothing.
+NO_RIGHTS: dict[str, Case] = {
+    "create": lambda p: p.ns.create_log("new"),
+    "open a writer": lambda p: p.ns.open_writer("held"),
+    "open a shared writer": lambda p: p.ns.open_writer("held", shared=True),
+    "open a reader": lambda p: p.ns.open_reader("held", follow=False),
+    "describe": lambda p: p.ns.describe_log("held"),
+    "count": lambda p: p.ns.count_records("held"),
+    "truncate": lambda p: p.ns.truncate_log("held", dlog.DLSN(1, 0, 0)),
+    "seal": lambda p: p.ns.seal_log("held"),
+    "rename": lambda p: p.ns.rename_log("held", "new"),
+    "delete": lambda p: p.ns.delete_log("held"),
+    "read a property": lambda p: p.ns.properties.get("held"),
+    "change a property": lambda p: p.ns.properties.change("held", {"owner": "me"}),
+    "set a retention": lambda p: p.ns.retention.set("held", dlog.Retention(age_s=9)),
+    "change the policy": lambda p: p.ns.policy.set(None),
+    "open a writer of shards": lambda p: p.shards.open_sharded_writer(p.ns, "sharded"),
+    "open a write-ahead log": lambda p: p.wal.open_wal(p.ns, apply=apply),
+}
+
 LOST: dict[str, Case] = {
     "append": lambda p: p.held.append(b"x"),
     "create": lambda p: p.ns.create_log("new"),
@@ -184,17 +207,26 @@ def prepare(place: Place) -> None:
             operations.append(b"x", txid=1)
 
 
+def allow_nothing(place: Place) -> None:
+    """Allow the logs to another principal alone."""
+    with dlog.blocking.open_namespace(place.uri) as ns:
+        dlog.blocking.create_sharded_log(ns, "sharded", 2)
+        ns.policy.set(Policy((Rule("operator", "*", frozenset({Right.ADMIN})),)))
+
+
 def run(
     face: ModuleType,
     path: Path,
     cases: dict[str, Case],
     *,
+    before: Callable[[Place], object] = lambda place: None,
     between: Callable[[], object] = lambda: None,
     **options: Any,
 ) -> Iterator[tuple[str, BaseException, BaseException]]:
     """Each case, and the errors of two calls in a row."""
     place = Place(face, path)
     prepare(place)
+    before(place)
     found: list[tuple[str, BaseException, BaseException]] = []
 
     async def main() -> None:
@@ -281,6 +313,38 @@ def test_so_does_that_of_a_lost_directory(face: ModuleType, tmp_path: Path) -> N
     for name, first, second in run(face, path, LOST, between=lambda: shutil.rmtree(path)):
         check(name, first)
         check(name, second)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+def test_so_does_that_of_a_call_without_the_right_to_it(face: ModuleType, tmp_path: Path) -> None:
+    stranger = dlog.NamespaceConfig(principal="stranger")
+    for name, first, second in run(face, tmp_path, NO_RIGHTS, before=allow_nothing, config=stranger):
+        assert isinstance(first, dlog.AccessDeniedError), (name, first)
+        check(name, first)
+        check(name, second)
+        assert frames_of(first) == frames_of(second), name
+
+
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+def test_so_does_that_of_a_directory_of_another_user(
+    face: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(face, tmp_path)
+    prepare(place)
+
+    def opened(p: Place) -> Any:
+        return face.open_namespace(p.uri)
+
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    if face is dlog.blocking:
+        error = provoke(opened, place, "open")
+    elif face is dlog.aio:
+        error = asyncio.run(provoke_async(opened, place, "open"))
+    else:
+        error = trio.run(provoke_async, opened, place, "open")
+    assert isinstance(error, dlog.EmbeddedStoreError)
+    check("open", error)
 
 
 @pytest.mark.slow
