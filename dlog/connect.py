@@ -37,6 +37,7 @@ from ledger.runtime.own_user import own_user
 from ledger.runtime.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.runtime.tasks.trio_only import check_trio
 from ledger.transport import bookie_security
+from ledger.transport.bookie_security import BookieSecurity
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
 from namespace.binding import Binding, new_binding
@@ -238,15 +239,15 @@ def _meet(directory: Directory, nodes: LogNodes) -> Meeting:
     return DirectoryMeeting(directory, nodes)
 
 
-def _meet_by_network(config: NamespaceConfig, nodes: LogNodes) -> Meeting:
+def _meet_by_network(config: NamespaceConfig, security: BookieSecurity, nodes: LogNodes) -> Meeting:
     from dlog.forwarding.network_meeting import NetworkMeeting
 
-    if config.tls is not None or config.auth is not None:
+    if (config.tls or config.auth) and security == bookie_security.NO_SECURITY:
         raise ConfigError(
-            f"log {nodes.name!r}: in a cluster with TLS or authentication its writer cannot be shared yet;"
-            " let one program write it, or give each program a log, or a shard (dlog.shards), of its own"
+            f"log {nodes.name!r}: to share its writer, give bookie_security in place of tls and auth:"
+            " programs show each other its certificate or its user"
         )
-    return NetworkMeeting(parse_listen_at(config.owner_address), nodes)
+    return NetworkMeeting(parse_listen_at(config.owner_address), nodes, security)
 
 
 @asynccontextmanager
@@ -294,7 +295,7 @@ async def _open_cluster(
 
         store = await open_store(where.hosts)
         binding = await _binding(store, where, config)
-        config = await trio.to_thread.run_sync(_with_bookie_security, config)
+        config, security = await trio.to_thread.run_sync(_with_bookie_security, config)
         # The ledgers may have a ZooKeeper of their own.
         bookies_store = (
             store if _same_hosts(binding.bk_hosts, where.hosts) else await open_store(binding.bk_hosts)
@@ -316,7 +317,7 @@ async def _open_cluster(
             where.path,
             binding.segment_seqno_first,
             access_control_path=access_control_path(where.path, binding),
-            meet=partial(_meet_by_network, config),
+            meet=partial(_meet_by_network, config, security),
         )
 
 
@@ -362,13 +363,14 @@ def _same_hosts(one: str, other: str) -> bool:
     return canonical(one) == canonical(other)
 
 
-def _with_bookie_security(config: NamespaceConfig) -> NamespaceConfig:
-    """The settings with ``tls`` and ``auth`` from the files of ``bookie_security`` or of the environment."""
+def _with_bookie_security(config: NamespaceConfig) -> tuple[NamespaceConfig, BookieSecurity]:
+    """The settings with ``tls`` and ``auth`` from the files of ``bookie_security`` or of the environment; and
+    those files' names."""
     if config.tls is not None or config.auth is not None:
-        return config
+        return config, bookie_security.NO_SECURITY
     security = config.bookie_security or bookie_security.security_of_environment()
     context, auth = security.open()
-    return attrs.evolve(config, tls=context, auth=auth, bookie_security=None)
+    return attrs.evolve(config, tls=context, auth=auth, bookie_security=None), security
 
 
 def client_config(config: NamespaceConfig) -> ClientConfig:

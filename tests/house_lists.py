@@ -248,6 +248,7 @@ SHELLS: tuple[str, ...] = (
     "ledger/write/lac_hints.py",
     "ledger/handle.py",
     "ledger/transport/handshake.py",
+    "ledger/transport/peers.py",
     "ledger/read/lac_poll.py",
     "ledger/read/standing_poll.py",
     "ledger/read/lac_query.py",

@@ -4,6 +4,6 @@ Inside: the interface of a plug-in, the mechanisms, TLS contexts, reading them a
 Not inside: the requests of an unproven peer (``bookie.server.gate``). Entry point: ``AuthProvider``.
 """
 
-from bookie.auth.authentication import AuthProvider, PeerIdentity
+from ledger.auth.authentication import AuthProvider, PeerIdentity
 
 __all__ = ["AuthProvider", "PeerIdentity"]

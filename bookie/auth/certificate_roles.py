@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import attrs
 
-from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
+from ledger.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
 
 PLUGIN = "BookieAuthZFactory"
 

@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from bookie.auth.authentication import AuthOpener, AuthProvider
-from bookie.auth.sasl import ALLOWED_IDS, BOOKIE_SECTION, SaslUsers
 from bookie.auth.tokens import BearerTokens
+from ledger.auth.authentication import AuthOpener, AuthProvider
+from ledger.auth.sasl_users import ALLOWED_IDS, BOOKIE_SECTION, SaslUsers
 
 BOOKIE_GROUP = "dlog.auth.bookie"
 JAAS_FILE_KEY = "java.security.auth.login.config"  # the JVM's system property, here a key of the file

@@ -16,9 +16,9 @@ from typing import Protocol
 
 import trio
 
-from bookie.auth.authentication import AuthProvider
 from bookie.auth.tls import TlsConfig, server_context
 from bookie.errors import BookieConfigError
+from ledger.auth.authentication import AuthProvider
 from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import failure_domain
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import attrs
 
-from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
+from ledger.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
 from ledger.auth.token_auth import PLUGIN, TOKEN_CHARS_MAX, check_token
 from ledger.runtime.secret_file import SecretOf, read_secret
 

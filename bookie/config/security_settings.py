@@ -2,7 +2,7 @@
 
 Inside: which keys belong together, and the refusal of a key by which an operator meant to close what would be
 open. Another key without effect in its context is a warning, as files for Apache's bookie have many.
-Not inside: certificates (``bookie.auth.tls``), mechanisms (``bookie.auth.authentication``).
+Not inside: certificates (``bookie.auth.tls``), mechanisms (``ledger.auth.authentication``).
 Always: a key that closes something is obeyed, or the bookie does not start.
 
 Source: ServerConfiguration.java, AbstractConfiguration.java; docs/protocol.md 12.
@@ -15,7 +15,6 @@ from pathlib import Path
 
 import attrs
 
-from bookie.auth.authentication import AuthProvider
 from bookie.auth.certificate_roles import CertificateRoles
 from bookie.auth.plugins import JAAS_FILE_KEY, TOKEN_FILE_KEY, open_provider
 from bookie.auth.tls import TlsConfig
@@ -23,6 +22,7 @@ from bookie.config.keys import PLUGIN_PREFIX
 from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
 from bookie.requests.permissions import PermissionsConfig
+from ledger.auth.authentication import AuthProvider
 from ledger.auth.sasl import SaslAuth
 from ledger.metadata_store.errors import InvalidPathError, StoreSecurityError
 from ledger.metadata_store.store import check_path

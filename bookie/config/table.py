@@ -17,7 +17,6 @@ from typing import Any
 
 import attrs
 
-from bookie.auth.sasl import ALLOWED_IDS, BOOKIE_SECTION
 from bookie.auth.tls import TlsConfig
 from bookie.cluster.startup_check import StartupCheckConfig
 from bookie.config.admin_config import AdminConfig, AdminTls
@@ -37,6 +36,7 @@ from bookie.requests.permissions import PermissionsConfig
 from bookie.server.config import ServerConfig
 from bookie.storage.config import StorageConfig
 from bookie.storage.entry_reads import ReadConfig
+from ledger.auth.sasl_users import ALLOWED_IDS, BOOKIE_SECTION
 from ledger.placement.config import PlacementConfig
 from ledger.replication import ReplicationConfig
 from ledger.settings import Kind, SettingRow, kinds

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 import attrs
 
-from bookie.auth.authentication import PeerIdentity
+from ledger.auth.authentication import PeerIdentity
 from ledger.codes import Code
 from ledger.wire import v2
 from ledger.wire.messages import (

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, assert_never
 
 import attrs
 
-from bookie.auth.authentication import PeerIdentity
 from bookie.damage.digest_checker import DigestTypeOf
 from bookie.errors import raise_error
 from bookie.journal.format import LAC_PACKET_BYTES_MAX
@@ -38,6 +37,7 @@ from bookie.requests.new_ledgers import NewLedgers
 from bookie.requests.permissions import Permissions, SessionAccess
 from bookie.requests.repeated_adds import Comparison, RefusedAdds, StoredEntry, compare
 from bookie.requests.replies import READ_HEADER, as_failed, in_two_parts, plain_reply, refusal
+from ledger.auth.authentication import PeerIdentity
 from ledger.codes import MASTER_KEY_BYTES, Code
 from ledger.digest import ENTRY_HEADER_BYTES
 from ledger.errors import UnsupportedInVersionError, WireError

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import attrs
 
-from bookie.auth.authentication import AuthProvider
 from bookie.limits import RECORD_BYTES_MAX
+from ledger.auth.authentication import AuthProvider
 from ledger.wire.frame import FRAME_BYTES_MAX
 
 

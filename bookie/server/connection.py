@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from bookie.auth.authentication import certificate_identity, parse_certificate
 from bookie.errors import AccountingError, StorageFailedError
 from bookie.requests.deferred import DeferredRequest
 from bookie.requests.session import SLOW_FRAMES_MAX
@@ -37,6 +36,7 @@ from bookie.server.handshake import HandshakeError, shake_hands
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.server_parts import ServerParts
+from ledger.auth.authentication import certificate_identity, parse_certificate
 from ledger.codes import Code
 from ledger.errors import WireError
 from ledger.runtime.log_lines import get_logger

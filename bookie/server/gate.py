@@ -31,7 +31,9 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from bookie.auth.authentication import (
+from bookie.requests.replies import refusal
+from bookie.requests.session import AUTH_DISABLED, SLOW_FRAMES_MAX, ClientSession
+from ledger.auth.authentication import (
     AuthProvider,
     AuthRefusedError,
     AuthStep,
@@ -39,8 +41,6 @@ from bookie.auth.authentication import (
     PeerIdentity,
     certificate_identity,
 )
-from bookie.requests.replies import refusal
-from bookie.requests.session import AUTH_DISABLED, SLOW_FRAMES_MAX, ClientSession
 from ledger.codes import Code, Operation
 from ledger.errors import WireError
 from ledger.wire import v2, v3

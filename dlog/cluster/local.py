@@ -465,6 +465,7 @@ async def open_local_cluster(
     zookeeper_jars: Path | None = None,
     has_page: bool = False,
     has_recovery: bool = False,
+    secure: bool = False,
 ) -> AsyncIterator[LocalCluster]:
     """Start a cluster; stop its processes at the end of the block. Its files stay.
 
@@ -475,7 +476,7 @@ async def open_local_cluster(
             about this time.
         zookeeper_jars: The directory of ZooKeeper's jars. None takes ``DLOG_ZOOKEEPER_JARS``, else the jars
             of an installed PySpark, else Debian's.
-        has_page, has_recovery: See ``LocalCluster.start``.
+        has_page, has_recovery, secure: See ``LocalCluster.start``.
 
     Raises:
         ClusterError: The cluster could not be started.
@@ -486,7 +487,9 @@ async def open_local_cluster(
         cluster = LocalCluster(
             directory, session_timeout_ms=session_timeout_ms, zookeeper_jars=zookeeper_jars, group=group
         )
-        await cluster.start(bookie_count=bookie_count, has_page=has_page, has_recovery=has_recovery)
+        await cluster.start(
+            bookie_count=bookie_count, has_page=has_page, has_recovery=has_recovery, secure=secure
+        )
         try:
             yield cluster
         finally:

@@ -15,7 +15,6 @@ from pathlib import Path
 import attrs
 import trio
 
-from bookie.auth.sasl import SaslUsers
 from bookie.auth.tls import peer_context
 from bookie.config.bookie_config import load_config
 from bookie.config.classes import BookieConfig
@@ -23,6 +22,7 @@ from bookie.errors import BookieConfigError
 from ledger.auth.auth import AuthFactory
 from ledger.auth.jaas import read_section
 from ledger.auth.sasl import SaslLogin
+from ledger.auth.sasl_users import SaslUsers
 from ledger.codes import Code
 from ledger.errors import BookieError, BookieSecurityError, SecuritySettingsError
 from ledger.transport.bookie_security import NO_SECURITY, security_of_environment

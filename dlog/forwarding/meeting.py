@@ -16,10 +16,8 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     asynccontextmanager,
     contextmanager,
-    nullcontext,
     suppress,
 )
 from functools import partial
@@ -34,13 +32,15 @@ from ledger.runtime.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.pipe import stream_pair
 from namespace.log_nodes import LogNodes
 from namespace.owner_node import LogOwner, decode_owner, encode_owner, read_owner
+from namespace.policy import Right
 
 COUNT_S = 0.2  # the number of forwarders is written this long after it has changed
 
 
-Serve = Callable[[trio.abc.Stream], Awaitable[None]]
+Serve = Callable[[trio.abc.Stream, str | None], Awaitable[None]]
+"""Serves a connection to its end; with the name that the other program has proven, None if it proves none."""
 Door = Callable[[trio.abc.Stream], None]
-"""What takes a connection."""
+"""What takes a connection of this process."""
 
 
 class NodeMeeting(abc.ABC):
@@ -64,12 +64,12 @@ class NodeMeeting(abc.ABC):
         """True if an owner of this log can have this address."""
 
     @abc.abstractmethod
-    def _door(self, serve: Door, tasks: ServiceTasks) -> AbstractAsyncContextManager[str]:
+    def _door(self, serve: Serve, tasks: ServiceTasks) -> AbstractAsyncContextManager[str]:
         """Take connections during the block, whose value is the address."""
 
-    def _serving(self, stream: trio.abc.Stream) -> AbstractContextManager[None]:
-        """During the block a forwarder is served by this stream."""
-        return nullcontext()
+    @abc.abstractmethod
+    async def check(self, name: str, right: Right) -> None:
+        """See ``shared_shell.Meeting``."""
 
     @asynccontextmanager
     async def opened(self, serve: Serve) -> AsyncIterator[None]:
@@ -77,17 +77,16 @@ class NodeMeeting(abc.ABC):
 
         Raises:
             ledger.errors.DirectoryUnusableError: No socket can be made.
-            ConfigError: This machine has no such address.
+            NoMeetingError: This machine has no such address, or a file of the security cannot be used.
             LogUnavailableError: No port is free.
             ledger.metadata_store.errors.MetadataError: The store failed.
         """
         connected, changed = set[trio.abc.Stream](), trio.Event()
 
-        async def serve_one(stream: trio.abc.Stream) -> None:
+        async def counted(stream: trio.abc.Stream, name: str | None) -> None:
             connected.add(stream)
             changed.set()
-            with self._serving(stream):
-                await serve(stream)
+            await serve(stream, name)
             connected.discard(stream)
             changed.set()
 
@@ -100,10 +99,7 @@ class NodeMeeting(abc.ABC):
                 with suppress(MetadataError):  # the next change writes it again
                     await self._count(LogOwner(address, len(connected)))
 
-        async with (
-            open_service_tasks() as tasks,
-            self._door(lambda stream: tasks.start_soon(serve_one, stream), tasks) as address,
-        ):
+        async with open_service_tasks() as tasks, self._door(counted, tasks) as address:
             try:
                 await self._publish(LogOwner(address, 0))
                 tasks.start_soon(keep_count, address)
@@ -151,6 +147,9 @@ class DirectoryMeeting(NodeMeeting):
     def _is_ours(self, address: str) -> bool:
         return address.startswith(self._prefix) and address.endswith(".sock") and "/" not in address
 
+    async def check(self, name: str, right: Right) -> None:
+        """See ``shared_shell.Meeting``: no program proves a name, for all are of one user."""
+
     @asynccontextmanager
     async def connected(self, address: str) -> AsyncIterator[trio.abc.Stream | None]:
         """Connect to an owner for the duration of the block; None if nobody is there.
@@ -168,20 +167,20 @@ class DirectoryMeeting(NodeMeeting):
         with kept_from_children(stream):
             yield stream
 
-    def _serving(self, stream: trio.abc.Stream) -> AbstractContextManager[None]:
-        assert isinstance(stream, trio.SocketStream)  # from the listener below
-        return kept_from_children(stream)
-
     @asynccontextmanager
-    async def _door(self, serve: Door, tasks: ServiceTasks) -> AsyncIterator[str]:
+    async def _door(self, serve: Serve, tasks: ServiceTasks) -> AsyncIterator[str]:
         for old in self._directory.sockets(self._prefix):
             self._directory.remove_socket(old)  # of owners that were killed
         name = f"{self._prefix}{secrets.token_hex(4)}.sock"
         listener = self._directory.listen(name)
 
+        async def serve_one(stream: trio.SocketStream) -> None:
+            with kept_from_children(stream):
+                await serve(stream, None)
+
         async def accept() -> None:
             while True:
-                serve(await listener.accept())
+                tasks.start_soon(serve_one, await listener.accept())
 
         tasks.start_soon(accept)
         try:
@@ -202,6 +201,9 @@ class MemoryMeeting(NodeMeeting):
     def _is_ours(self, address: str) -> bool:
         return address in self._doors and address.rpartition("#")[0] == self._nodes.name
 
+    async def check(self, name: str, right: Right) -> None:
+        """See ``shared_shell.Meeting``: no program proves a name, for all are one process."""
+
     @asynccontextmanager
     async def connected(self, address: str) -> AsyncIterator[trio.abc.Stream | None]:
         """See ``DirectoryMeeting.connected``."""
@@ -217,10 +219,10 @@ class MemoryMeeting(NodeMeeting):
             await trio.aclose_forcefully(ours)
 
     @asynccontextmanager
-    async def _door(self, serve: Door, tasks: ServiceTasks) -> AsyncIterator[str]:
+    async def _door(self, serve: Serve, tasks: ServiceTasks) -> AsyncIterator[str]:
         numbers = (f"{self._nodes.name}#{number}" for number in count())
         address = next(each for each in numbers if each not in self._doors)
-        self._doors[address] = serve
+        self._doors[address] = lambda stream: tasks.start_soon(serve, stream, None)
         try:
             yield address
         finally:

@@ -4,25 +4,29 @@ Inside: storing records once, the answers, serving forwarders. Not inside: becom
 (``shared_writer``), which records the log has (``window``), writing them (``dlog.write``).
 Always: a record is given to the log's writer only if the window shows that the log lacks it; the records of a
 producer are written in the order of their numbers; an answer is sent only after the record is durable, and
-none once another program may have taken the log; a forwarder that does not read its answers holds up itself.
+none once another program may have taken the log; a forwarder that does not read its answers holds up itself;
+a forwarder with a proven name does only what that name may do, whatever this program may.
 
 Source: our own; docs/shared.md, "Once".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from struct import Struct
+from typing import Protocol
 from zlib import crc32
 
 import attrs
 import trio
 
 from dlog.errors import (
+    AccessDeniedError,
     ConfigError,
     DLogError,
     LogFencedError,
+    LogMetadataError,
     LogWriteError,
     RecordOutcome,
     SequenceReusedError,
@@ -55,18 +59,35 @@ from dlog.write.batcher import Batch
 from dlog.write.log_writer import LogWriter, expect_last, is_over_limit, take_stamped
 from dlog.write.pending import wait_settled
 from ledger.errors import WireError
+from ledger.metadata_store.errors import MetadataError
 from ledger.runtime.tasks.failure_domain import failure_domain
 from ledger.wire.frame import FrameBuffer
 from namespace.dlsn import DLSN, INVALID_DLSN
+from namespace.policy import Right
 
 READ_BYTES = 65_536
 ANSWER_BYTES_MAX = 4 << 20  # that wait for a forwarder; then nothing more is read from it
 CALLS_MAX = 256  # that one forwarder may have under way
 _SEQUENCE = Struct(">q")
 
+Check = Callable[[str, Right], Awaitable[None]]
+
 
 class OwnerGoneError(Exception):
     """This program owns the log no more, so it answers nothing: the next owner does."""
+
+
+class Replies(Protocol):
+    """A way for the outcome of records to the one that gave them."""
+
+    def stored(self, first: int, ranges: list[tuple[int, int, int, int]]) -> None:
+        """Those that begin with this number are durable; see ``Taken.positions``."""
+
+    def refused(self, first: int, error: WriteError) -> None:
+        """They are not written, or that is unknown."""
+
+    def unanswered(self) -> None:
+        """Only the next owner knows."""
 
 
 @attrs.frozen
@@ -85,6 +106,16 @@ class Taken:
             if not isinstance(place, DLSN):
                 return place[0]
         return None
+
+    def tell(self, replies: Replies, first: int) -> None:
+        """Tell the outcome, once the last batch has settled."""
+        error = self.error
+        if error is None:
+            replies.stored(first, self.positions())
+        elif isinstance(error, LogFencedError | WriterClosedError):
+            replies.unanswered()
+        else:
+            replies.refused(first, error)
 
     @property
     def error(self) -> WriteError | None:
@@ -116,9 +147,12 @@ def dlsns_of(ranges: Sequence[tuple[int, int, int, int]]) -> list[DLSN]:
 class Owner:
     """Stores the records of all producers by the one writer that the log has."""
 
-    def __init__(self, writer: LogWriter, window: ProducerWindow, end: DLSN) -> None:
-        """``end``: of the log, when the window was read."""
-        self.writer, self.window, self._end = writer, window, end
+    def __init__(self, writer: LogWriter, window: ProducerWindow, end: DLSN, check: Check) -> None:
+        """Args:
+        end: Of the log, when the window was read.
+        check: See ``shared_shell.Meeting.check``.
+        """
+        self.writer, self.window, self._end, self.check = writer, window, end, check
         self.connections: set[ForwarderConnection] = set()
         self._in_use: dict[
             str, tuple[str, ForwarderConnection | None]
@@ -157,6 +191,28 @@ class Owner:
     def welcome(self, producer: str) -> Welcome:
         """What a producer gets to know first."""
         return Welcome(self.window.bounds(producer)[1], self.writer.last_txid, self._end)
+
+    def submit(self, producer: str, floor: DLSN, records: Records, replies: Replies) -> Taken | None:
+        """Write the records that the log lacks, and tell their outcome, perhaps at once.
+
+        Returns:
+            None if they were refused.
+
+        Raises:
+            OwnerGoneError: This program owns the log no more.
+        """
+        try:
+            taken = self.take(producer, floor, records)
+        except WriteError as exc:
+            replies.refused(records.first, exc)
+            return None
+        batch = taken.last_batch
+        if batch is None:
+            taken.tell(replies, records.first)
+        else:
+            batch.on_settled(partial(taken.tell, replies, records.first))
+            batch.want()
+        return taken
 
     def take(self, producer: str, floor: DLSN, records: Records) -> Taken:
         """Write the records that the log lacks.
@@ -298,9 +354,9 @@ class Owner:
             for connection in list(self.connections):
                 nursery.start_soon(connection.leave)
 
-    async def serve(self, stream: trio.abc.Stream) -> None:
-        """Serve one forwarder until it goes."""
-        connection = ForwarderConnection(self, stream)
+    async def serve(self, stream: trio.abc.Stream, name: str | None) -> None:
+        """Serve one forwarder until it goes. ``name``: that it has proven; None: it need not."""
+        connection = ForwarderConnection(self, stream, name)
         self.connections.add(connection)
         try:
             with failure_domain("a forwarder of a shared writer"):
@@ -328,32 +384,27 @@ class OwnLink:
     def send(self, records: Records) -> None:
         """See ``forward_machine.Link``."""
         try:
-            taken = self.owner.take(self._producer, self._floor, records)
+            self.owner.submit(self._producer, self._floor, records, self)
         except OwnerGoneError:
-            return  # the writer has stopped, and the shell sees it
-        except WriteError as exc:
-            self._refused(self, records.first, exc)
-            return
-        batch = taken.last_batch
-        if batch is None:
-            self._settled(records.first, taken)
-        else:
-            batch.on_settled(partial(self._settled, records.first, taken))
-            batch.want()
+            pass  # the writer has stopped, and the shell sees it
 
-    def _settled(self, first: int, taken: Taken) -> None:
-        error = taken.error
-        if error is None:
-            self._answered(self, first, dlsns_of(taken.positions()))
-        elif not isinstance(error, LogFencedError | WriterClosedError):
-            self._refused(self, first, error)
+    def stored(self, first: int, ranges: list[tuple[int, int, int, int]]) -> None:
+        """See ``Replies``."""
+        self._answered(self, first, dlsns_of(ranges))
+
+    def refused(self, first: int, error: WriteError) -> None:
+        """See ``Replies``."""
+        self._refused(self, first, error)
+
+    def unanswered(self) -> None:
+        """See ``Replies``: the record is sent again."""
 
 
 class ForwarderConnection:
     """One forwarder, as the owner sees it."""
 
-    def __init__(self, owner: Owner, stream: trio.abc.Stream) -> None:
-        self._owner, self._stream = owner, stream
+    def __init__(self, owner: Owner, stream: trio.abc.Stream, name: str | None) -> None:
+        self._owner, self._stream, self._name = owner, stream, name
         self.producer, self._floor = "", INVALID_DLSN
         self._answers: list[bytes] = []
         self._answer_bytes = 0
@@ -415,8 +466,9 @@ class ForwarderConnection:
                 nursery.start_soon(self._call, frame)
             case Hello() if not self.producer:
                 try:
+                    await self._check(Right.WRITE)
                     self._owner.admit(frame.producer, frame.instance, self)
-                except ConfigError as exc:
+                except (AccessDeniedError, LogMetadataError, ConfigError) as exc:
                     self._answer(encode_refused(Refused(-1, exc)))
                     return
                 self.producer, self._floor = frame.producer, frame.floor
@@ -426,38 +478,45 @@ class ForwarderConnection:
             case _:
                 raise WireError(f"a forwarder sent {frame!r}")
 
+    async def _check(self, right: Right) -> None:
+        if self._name is not None:
+            try:
+                await self._owner.check(self._name, right)
+            except MetadataError as exc:  # nothing is known of its rights: it tries again
+                raise OwnerGoneError from exc
+
     async def _append(self, records: Records) -> None:
         writer = self._owner.writer
         try:
             if is_over_limit(writer):
                 await writer.wait_capacity()
-            taken = self._owner.take(self.producer, self._floor, records)
         except (LogFencedError, WriterClosedError) as exc:
             raise OwnerGoneError from exc
         except WriteError as exc:
             self._answer(encode_refused(Refused(records.first, exc)))
             return
         self._in_flight += 1
-        batch = taken.last_batch
-        if batch is None:
-            self._settled(records.first, taken)
-        else:
-            batch.on_settled(partial(self._settled, records.first, taken))
-            batch.want()
+        self._owner.submit(self.producer, self._floor, records, self)
 
-    def _settled(self, first: int, taken: Taken) -> None:
+    def stored(self, first: int, ranges: list[tuple[int, int, int, int]]) -> None:
+        """See ``Replies``."""
         self._in_flight -= 1
-        error = taken.error
-        if error is None:
-            appended = Appended(first, self._owner.writer.last_txid, taken.positions())
-            self._answer(encode_appended(appended))
-        elif not isinstance(error, LogFencedError | WriterClosedError):
-            self._answer(encode_refused(Refused(first, error)))
-        else:
-            self._change()
+        self._answer(encode_appended(Appended(first, self._owner.writer.last_txid, ranges)))
+
+    def refused(self, first: int, error: WriteError) -> None:
+        """See ``Replies``."""
+        self._in_flight -= 1
+        self._answer(encode_refused(Refused(first, error)))
+
+    def unanswered(self) -> None:
+        """See ``Replies``."""
+        self._in_flight -= 1
+        self._change()
 
     async def _call(self, request: Request) -> None:
         try:
+            if request.call in (ForwardedCall.TRUNCATE, ForwardedCall.SEAL):
+                await self._check(Right.ADMIN)
             again = request.records is not None and request.records.is_again
             dlsns = await self._owner.perform(request, self._floor, is_again=again)
             self._answer(encode_result(Result(request.number, dlsns)))

@@ -65,6 +65,7 @@ from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.wire.frame import FrameBuffer
 from namespace.dlsn import DLSN, INVALID_DLSN
+from namespace.policy import Right
 
 SEEK_S = 0.02  # the first pause between two looks for an owner; it doubles up to SEEK_S_MAX
 SEEK_S_MAX = 0.5
@@ -72,6 +73,17 @@ PING_S = 2.0  # an owner that was silent this long is asked for a sign
 SILENT_S_MAX = 10.0  # an owner that was silent this long although it was asked is left
 
 logger = get_logger(__name__)
+
+
+class NoMeetingError(Exception):
+    """This program and an owner do not accept each other, or it cannot be one; ``problem`` says why.
+
+    It ends a writer that is being opened. Later another owner may come, or the configuration may be mended.
+    """
+
+    def __init__(self, problem: DLogError) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
 
 
 class Meeting(Protocol):
@@ -84,9 +96,18 @@ class Meeting(Protocol):
         """See ``meeting.DirectoryMeeting``."""
 
     def opened(
-        self, serve: Callable[[trio.abc.Stream], Awaitable[None]]
+        self, serve: Callable[[trio.abc.Stream, str | None], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
         """See ``meeting.DirectoryMeeting``."""
+
+    async def check(self, name: str, right: Right) -> None:
+        """Return if the program that has proven this name has the right on the log.
+
+        Raises:
+            AccessDeniedError: It has not.
+            LogMetadataError: The policy does not parse, so it allows nothing.
+            ledger.metadata_store.errors.MetadataError: The store failed.
+        """
 
 
 @attrs.frozen
@@ -97,6 +118,8 @@ class SharedLog:
         open_owner: Takes the log's lock without waiting, recovers, and yields the log's one writer.
         opener: Decrypts its records; None: they are not encrypted.
         producer: The name that its records carry.
+        check_admin: Awaited before sealing; it may raise.
+        check_truncation: Awaited before each truncation; it may raise.
     """
 
     log: ReadOnlyLog
@@ -106,6 +129,8 @@ class SharedLog:
     opener: Callable[[], Awaitable[PayloadOpener | None]]
     is_store_away: Callable[[DLogError], bool]
     producer: str
+    check_admin: Callable[[], Awaitable[object]]
+    check_truncation: Callable[[], Awaitable[object]]
 
 
 class _LinkLostError(Exception):
@@ -344,6 +369,10 @@ class SharedShell:
             self._note(as_dlog_error(exc, self.log, "looking for the owner of its writer"))
         except (LogUnavailableError, DiskFullError, LogFencedError, LogWriteError) as exc:
             self._note(exc)
+        except NoMeetingError as exc:
+            if not self._was_attached:
+                raise exc.problem from None
+            self._note(exc.problem)
         if machine.phase is ForwardPhase.TAKING_OVER:
             machine.follow(ForwardEvent.YIELD)
         elif machine.phase is ForwardPhase.OWNER_LOST:
@@ -496,7 +525,7 @@ class SharedShell:
         machine, shared = self.machine, self.shared
         window = await read_window(shared.log, await shared.opener())
         end = await shared.log.last_dlsn() or INVALID_DLSN
-        owner = Owner(writer, window, end)
+        owner = Owner(writer, window, end, shared.meeting.check)
         owner.admit(shared.producer, self._instance, None)
         async with shared.meeting.opened(owner.serve):
             welcome, floor = owner.welcome(shared.producer), machine.floor

@@ -325,12 +325,14 @@ class SharedLogWriter(LogWriter):
     @fails_at_checkpoint
     async def truncate(self, first_kept: DLSN) -> DLSN | None:
         """See ``LogWriter.truncate``."""
+        await self._forward.shared.check_truncation()
         found = await self._forward.call(Request(0, ForwardedCall.TRUNCATE, position=as_dlsn(first_kept)))
         return found[0] if found else None
 
     @fails_at_checkpoint
     async def seal(self) -> None:
         """See ``LogWriter.seal``. The writers of all programs end."""
+        await self._forward.shared.check_admin()
         async with audited_async("seal log", self.log):
             await self._wait_idle()
             try:

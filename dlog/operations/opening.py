@@ -6,7 +6,7 @@ moves (``dlog.context.LogLocation``), becoming its writer (``write.opening``), r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from secrets import token_hex
@@ -145,6 +145,7 @@ async def open_shared_writer(
         opener,
         partial(is_store_away, store=context.store),
         token_hex(16) if producer is None else producer,
+        *_administration(context, name),
     )
     timeout_s = config.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
     async with shared_writer.open_shared_writer(shared, timeout_s) as writer:
@@ -176,15 +177,23 @@ def _open_alone(
     context: NamespaceContext, name: str, config: WriterConfig, timeout_s: float, *, is_here: bool
 ) -> AbstractAsyncContextManager[LogWriter]:
     """The log's one writer."""
+    check_admin, check_truncation = _administration(context, name)
     return open_log_writer(
         context.log(name),
         _WritersPlace(context, name, config, timeout_s, is_here=is_here),
         config,
         context.store,
         wall_ms=context.wall_ms,
-        check_admin=partial(context.may, name, Right.ADMIN),
-        check_truncation=partial(context.may, name, Right.ADMIN, Denial.TRUNCATE),
+        check_admin=check_admin,
+        check_truncation=check_truncation,
     )
+
+
+def _administration(
+    context: NamespaceContext, name: str
+) -> tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[object]]]:
+    """What a writer checks before sealing, and before each truncation."""
+    return partial(context.may, name, Right.ADMIN), partial(context.may, name, Right.ADMIN, Denial.TRUNCATE)
 
 
 @contextmanager

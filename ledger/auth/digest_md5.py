@@ -6,7 +6,7 @@
     proof       rspauth=<32 hex digits>
 
 Inside: parsing and formatting, the hash, the comparison. Not inside: the order of messages on either side
-(``sasl``, ``bookie.auth.sasl``), passwords in files.
+(``sasl``, ``ledger.auth.sasl_users``), passwords in files.
 Always: hashes are compared in constant time; a message is parsed in one pass over at most
 ``MESSAGE_BYTES_MAX`` bytes.
 

@@ -4,7 +4,7 @@
     client  AUTH response    -> bookie  rspauth
 
 Inside: the order of messages, login names and passwords from files. Not inside: the messages and the hash
-(``digest_md5``), the bookie's side (``bookie.auth.sasl``).
+(``digest_md5``), the bookie's side (``ledger.auth.sasl_users``).
 Always: the bookie must prove that it knows the password too; the files are read again for each connection, so
 a changed password needs no restart.
 
@@ -99,3 +99,15 @@ class SaslAuth:
         assert self.username is not None  # __attrs_post_init__ requires it without a JAAS file
         assert self.password_file is not None  # the same
         return SaslLogin(self.username, read_secret(self.password_file, SecretOf.OURS))
+
+    def users(self) -> dict[str, str]:
+        """The passwords by user that this program can compare.
+
+        These are its own, and those that its section of the JAAS file has besides, as a bookie's has them.
+
+        Raises:
+            OSError, ValueError: The files cannot be used.
+        """
+        others = {} if self.jaas_file is None else read_section(self.jaas_file, self.section).users
+        login = self()
+        return {**others, login.username: login._password}

@@ -70,6 +70,31 @@ def client_context(
     return context
 
 
+def program_context(
+    *,
+    authorities: Path,
+    certificate: Path | None,
+    key: Path | None,
+    key_password: str | None,
+    key_type: str,
+    authorities_type: str,
+    authorities_password: str | None,
+) -> ssl.SSLContext:
+    """Make a context for a program that other programs dial: each proves itself by a certificate.
+
+    The arguments are those of ``client_context``, and it raises the same.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = ssl.CERT_REQUIRED
+    load_authorities(context, authorities, authorities_type, authorities_password)
+    if key_type != "PEM" and key is not None:
+        load_key(context, read_store(key, key_password, named_by=SecretOf.OURS))
+    elif certificate is not None:
+        load_pem_key(context, certificate, key, password=key_password, named_by=SecretOf.OURS)
+    return context
+
+
 def check_form(context: ssl.SSLContext) -> None:
     """Check the form of certificates, too, if this Python's own contexts do: from 3.13 on, by RFC 5280.
 

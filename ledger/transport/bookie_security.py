@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,21 @@ class BookieSecurity:
         Raises:
             SecuritySettingsError: A file cannot be read or used, or there is no such plug-in.
         """
+        self._check_files()
+        return self._tls_context(self.tls_check_hostname), self._authentication()
+
+    def open_for_programs(self) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None, AuthFactory | None]:
+        """The same for connections with other programs: TLS that dials, TLS that is dialled, authentication.
+
+        Both sides need a certificate, which names no host.
+
+        Raises:
+            SecuritySettingsError: As ``open``; or there is TLS without a certificate, or without authorities.
+        """
+        self._check_files()
+        return self._tls_context(check_host_name=False), self._listening_context(), self._authentication()
+
+    def _check_files(self) -> None:
         for name in _PATHS:
             path: Path | None = getattr(self, name)
             try:
@@ -144,24 +160,49 @@ class BookieSecurity:
                     path.open("rb").close()
             except OSError as exc:
                 raise SecuritySettingsError(f"{name}: {path} cannot be read: {exc.strerror}") from None
-        return self._tls_context(), self._authentication()
 
-    def _tls_context(self) -> ssl.SSLContext | None:
+    def _tls_context(self, check_host_name: bool) -> ssl.SSLContext | None:
         from ledger.auth.tls import client_context
 
         if not self.tls:
             return None
-        try:
+        with self._tls_errors():
             return client_context(
                 authorities=self.tls_authorities,
                 certificate=self.tls_certificate,
                 key=self.tls_key,
                 key_password=_secret(self.tls_key_password_file),
-                check_host_name=self.tls_check_hostname,
+                check_host_name=check_host_name,
                 key_type=self.tls_key_type,
                 authorities_type=self.tls_authorities_type,
                 authorities_password=_secret(self.tls_authorities_password_file),
             )
+
+    def _listening_context(self) -> ssl.SSLContext | None:
+        from ledger.auth.tls import program_context
+
+        if not self.tls:
+            return None
+        if self.tls_authorities is None or self.tls_certificate is self.tls_key is None:
+            raise SecuritySettingsError(
+                "programs that share a log over TLS prove by certificates who they are: set tls_authorities,"
+                " tls_certificate and tls_key"
+            )
+        with self._tls_errors():
+            return program_context(
+                authorities=self.tls_authorities,
+                certificate=self.tls_certificate,
+                key=self.tls_key,
+                key_password=_secret(self.tls_key_password_file),
+                key_type=self.tls_key_type,
+                authorities_type=self.tls_authorities_type,
+                authorities_password=_secret(self.tls_authorities_password_file),
+            )
+
+    @contextmanager
+    def _tls_errors(self) -> Iterator[None]:
+        try:
+            yield
         except ssl.SSLError as exc:
             named = [self.tls_authorities, self.tls_certificate, self.tls_key]
             raise SecuritySettingsError(

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import attrs
 import trio
@@ -104,9 +105,9 @@ async def open_crowd(uri: str) -> AsyncIterator[Crowd]:
                     await crowd.kill(each)
 
 
-async def stored(uri: str) -> list[bytes]:
+async def stored(uri: str, config_file: Path | None = None) -> list[bytes]:
     """The records, once what a killed owner left in progress is completed: readers see all of it then."""
-    async with dlog.open_namespace(uri) as namespace:
+    async with dlog.open_namespace(uri, config_file=config_file) as namespace:
         async with namespace.open_writer("orders"):
             pass
         async with namespace.open_reader("orders", follow=False) as reader:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from functools import partial
@@ -76,15 +77,30 @@ async def test_an_owner_that_stands_still_is_followed_once_its_session_is_over_a
             await crowd.check()
 
 
-async def test_two_commands_write_one_log_of_a_cluster(tmp_path: Path) -> None:
+async def written_by_two_commands(uri: str, config_file: Path | None = None) -> None:
+    """Two commands write one log at the same time, and each line is there once and in order."""
     lines = {name: [b"%b %d" % (name, number) for number in range(50)] for name in (b"a", b"b")}
-    with trio.fail_after(TEST_TIMEOUT_S):
-        async with open_local_cluster(tmp_path / "cluster", session_timeout_ms=SESSION_MS) as cluster:
-            command = [sys.executable, "-m", "dlog", "write", "orders", "--shared", "--create"]
-            async with trio.open_nursery() as nursery:
-                for each in lines.values():
-                    run = partial(trio.run_process, stdin=b"\n".join(each), capture_stderr=True)
-                    nursery.start_soon(run, [*command, "--uri", cluster.uri])
-            payloads = await stored(cluster.uri)
+    command = [sys.executable, "-m", "dlog", "write", "orders", "--shared", "--create", "--uri", uri]
+    environment = {**os.environ, **({} if config_file is None else {"DLOG_CONFIG": str(config_file)})}
+    async with trio.open_nursery() as nursery:
+        for each in lines.values():
+            standard_input = b"\n".join(each)
+            run = partial(trio.run_process, stdin=standard_input, capture_stderr=True, env=environment)
+            nursery.start_soon(run, command)
+    payloads = await stored(uri, config_file)
     for name, each in lines.items():
         assert [payload for payload in payloads if payload.startswith(name)] == each
+
+
+async def test_two_commands_write_one_log_of_a_cluster(tmp_path: Path) -> None:
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with open_local_cluster(tmp_path / "cluster", session_timeout_ms=SESSION_MS) as cluster:
+            await written_by_two_commands(cluster.uri)
+
+
+async def test_two_commands_write_one_log_of_a_cluster_with_mutual_tls(tmp_path: Path) -> None:
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with open_local_cluster(
+            tmp_path / "cluster", session_timeout_ms=SESSION_MS, secure=True
+        ) as cluster:
+            await written_by_two_commands(cluster.uri, cluster.paths.client_settings)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
+from ledger.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
 from ledger.codes import Code, Operation
 from ledger.errors import WireError
 from ledger.wire import v2, v3

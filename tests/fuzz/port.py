@@ -20,12 +20,12 @@ from pathlib import Path
 import trio
 from trio.testing import open_stream_to_socket_listener
 
-from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerIdentity
 from bookie.bookie import open_bookie
 from bookie.journal.files import JournalConfig
 from bookie.requests.permissions import NO_SUCH_LEDGER, OUT_OF_REACH, Access, Decision, Permissions
 from bookie.server.config import ServerConfig
 from bookie.storage.config import StorageConfig
+from ledger.auth.authentication import AuthRefusedError, AuthStep, PeerIdentity
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.errors import WireError

@@ -17,12 +17,12 @@ import attrs
 import pytest
 import trio
 
-from bookie.auth.authentication import AuthRefusedError, AuthStep
 from bookie.bookie import Bookie, open_bookie
 from bookie.journal.files import JournalConfig
 from bookie.requests.session import Rights
 from bookie.server.config import ServerConfig
 from bookie.storage.config import StorageConfig
+from ledger.auth.authentication import AuthRefusedError, AuthStep
 from ledger.wire.messages import AuthReply, BookieInfoReply, IncomingReply, ReadReply
 from tests.fuzz.frame_talk import Steps, Talk, decoded
 

@@ -11,7 +11,6 @@ import trio
 from trio.testing import MockClock
 
 from bookie.auth.reloading import Secrets, open_secrets
-from bookie.auth.sasl import SaslUsers
 from bookie.auth.tls import TlsConfig
 from bookie.auth.tokens import BearerTokens
 from bookie.bookie import open_bookie
@@ -19,6 +18,7 @@ from bookie.errors import BookieConfigError
 from bookie.server.config import ServerConfig
 from ledger.auth.auth import AuthFactory
 from ledger.auth.sasl import SaslAuth
+from ledger.auth.sasl_users import SaslUsers
 from ledger.auth.tls import client_context
 from ledger.auth.token_auth import TokenAuth
 from ledger.codes import Code

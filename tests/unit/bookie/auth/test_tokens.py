@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie.auth.authentication import AuthRefusedError, PeerIdentity
 from bookie.auth.tokens import BearerTokens, parse_tokens
+from ledger.auth.authentication import AuthRefusedError, PeerIdentity
 
 FIRST, SECOND = "0123456789abcdef-first", "0123456789abcdef-second"
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from bookie.auth.certificate_roles import CertificateRoles
-from bookie.auth.sasl import SaslUsers
 from bookie.auth.tokens import BearerTokens
 from bookie.errors import BookieConfigError
 from bookie.requests.permissions import PermissionsConfig
 from ledger.auth.sasl import SaslAuth
+from ledger.auth.sasl_users import SaslUsers
 from tests.unit.bookie.config.test_config import parse
 
 

@@ -11,7 +11,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bookie.auth.authentication import PeerIdentity
 from bookie.errors import BookieConfigError
 from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.log_permissions import (
@@ -24,6 +23,7 @@ from bookie.ledger_metadata.log_permissions import (
     LogPermissions,
 )
 from bookie.requests.permissions import NO_SUCH_LEDGER, OUT_OF_REACH, Access, Decision, PermissionsConfig
+from ledger.auth.authentication import PeerIdentity
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout, ledger_path
 from ledger.metadata import Ensemble, LedgerMetadata

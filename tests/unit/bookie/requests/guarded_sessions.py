@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bookie.auth.authentication import PeerIdentity
 from bookie.requests.deferred import DeferredRequest
 from bookie.requests.permissions import (
     Access,
@@ -13,6 +12,7 @@ from bookie.requests.permissions import (
     Permissions,
 )
 from bookie.requests.session import BookieService
+from ledger.auth.authentication import PeerIdentity
 from ledger.wire import v2, v3
 from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import (

@@ -9,7 +9,6 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from bookie.auth.authentication import AuthStep, PeerCertificate, PeerIdentity
 from bookie.requests import session as session_module
 from bookie.requests.session import SLOW_FRAMES_MAX, BookieService
 from bookie.requests.turns import (
@@ -21,6 +20,7 @@ from bookie.requests.turns import (
 from bookie.server import gate
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
+from ledger.auth.authentication import AuthStep, PeerCertificate, PeerIdentity
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec
 from ledger.wire import v2, v3

@@ -10,12 +10,12 @@ import attrs
 import trio
 from trio.testing import memory_stream_pair
 
-from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
 from bookie.bookie import Bookie
 from bookie.requests.deferred import DeferredRequest
 from bookie.requests.session import BookieService, ClientSession
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
+from ledger.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.wire import v2, v3

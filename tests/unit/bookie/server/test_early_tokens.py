@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from bookie.auth.authentication import AuthRefusedError, PeerCertificate
 from bookie.server.config import ServerConfig
 from bookie.server.gate import EARLY_FRAMES_MAX, EARLY_TOKEN_S
+from ledger.auth.authentication import AuthRefusedError, PeerCertificate
 from ledger.codes import Code, Operation
 from ledger.digest import DigestType, EntryCodec
 from ledger.wire import v2, v3

@@ -14,12 +14,12 @@ import pytest
 import trio
 from trio.testing import MockClock, open_stream_to_socket_listener
 
-from bookie.auth.authentication import AuthRefusedError, PeerCertificate, PeerIdentity
 from bookie.auth.certificate_roles import CertificateRoles
 from bookie.bookie import open_bookie
 from bookie.errors import BookieConfigError
 from bookie.server.config import ServerConfig
 from bookie.server.gate import EXCHANGES_MAX, FRAME_BYTES_MAX
+from ledger.auth.authentication import AuthRefusedError, PeerCertificate, PeerIdentity
 from ledger.codes import Code, Operation
 from ledger.digest import DigestType, EntryCodec
 from ledger.wire import v3

@@ -18,16 +18,16 @@ import attrs
 import pytest
 import trio
 
-from bookie.auth.authentication import AuthProvider
 from bookie.auth.certificate_roles import CertificateRoles
 from bookie.auth.reloading import open_secrets
-from bookie.auth.sasl import SaslUsers
 from bookie.auth.tls import TlsConfig
 from bookie.auth.tokens import BearerTokens
 from bookie.bookie import open_bookie
 from bookie.server.config import ServerConfig
 from ledger.auth.auth import AuthFactory
+from ledger.auth.authentication import AuthProvider
 from ledger.auth.sasl import SaslAuth
+from ledger.auth.sasl_users import SaslUsers
 from ledger.auth.tls import client_context
 from ledger.auth.token_auth import TokenAuth
 from ledger.catalog.paths import available_path

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import attrs
 import pytest
 import trio
 
 from dlog.cluster.ports import free_ports
-from dlog.errors import ConfigError, LogUnavailableError
+from dlog.errors import AccessDeniedError, ConfigError, LogUnavailableError
 from dlog.forwarding.network_meeting import NetworkMeeting
+from dlog.forwarding.shared_shell import NoMeetingError
+from ledger.metadata_store.errors import ConnectionLostError
 from ledger.metadata_store.memory import MemoryTree, open_memory_store
-from namespace.log_nodes import LogNodes
+from ledger.transport.bookie_security import BookieSecurity
+from namespace.log_nodes import LogNodes, policy_path
 from namespace.owner_address import OwnerPlace, parse_listen_at, parse_owner_place
 from namespace.owner_node import read_owner
+from tests.fakes.certificates import TestAuthority, make_authority
 
 pytestmark = pytest.mark.slow
 TEST_TIMEOUT_S = 60
@@ -31,7 +38,7 @@ class Door:
     place: OwnerPlace
     served: int = 0
 
-    async def serve(self, stream: trio.abc.Stream) -> None:
+    async def serve(self, stream: trio.abc.Stream, name: str | None) -> None:
         self.served += 1
         await stream.send_all(b"welcome")
         while await stream.receive_some():
@@ -109,8 +116,7 @@ async def test_a_stranger_without_the_key_is_not_served_and_keeps_nobody_out(
 async def test_a_program_with_the_key_of_an_owner_of_yesterday_is_not_served(door: Door) -> None:
     yesterday = attrs.evolve(door.place, key=b"y" * 16)
     async with door.meeting.connected(str(yesterday)) as stream:
-        assert stream is not None
-        assert await stream.receive_some() == b""
+        assert stream is None
     assert door.served == 0
 
 
@@ -153,8 +159,115 @@ async def test_an_owner_without_a_free_port_may_be_one_later(nodes: LogNodes) ->
         assert await meeting.address(trio.Event()) is not None
 
 
+async def test_an_error_of_the_store_comes_out_as_it_is_so_that_the_writer_tries_again(
+    nodes: LogNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(*_: object, **__: object) -> None:
+        raise ConnectionLostError("the store is away")
+
+    meeting = NetworkMeeting(parse_listen_at("127.0.0.1"), nodes)
+    monkeypatch.setattr(nodes.store, "create", lost)
+    with pytest.raises(ConnectionLostError, match="the store is away"):
+        async with meeting.opened(Door(meeting, nodes, OwnerPlace("", 0, b"")).serve):
+            raise AssertionError("it is published")
+
+
 async def test_an_address_of_another_machine_is_an_error_of_the_configuration(nodes: LogNodes) -> None:
     meeting = NetworkMeeting(parse_listen_at("192.0.2.1"), nodes)
-    with pytest.raises(ConfigError, match=r"owner_address: this program cannot listen at 192\.0\.2\.1"):
+    with pytest.raises(
+        NoMeetingError, match=r"owner_address: this program cannot listen at 192\.0\.2\.1"
+    ) as caught:
         async with meeting.opened(Door(meeting, nodes, OwnerPlace("", 0, b"")).serve):
             raise AssertionError("it listens")
+    assert isinstance(caught.value.problem, ConfigError)
+
+
+# With certificates.
+
+
+@attrs.frozen
+class Programs:
+    """Programs with certificates of one authority, and one of another."""
+
+    home: Path
+    nodes: LogNodes
+    authority: TestAuthority = attrs.field(factory=make_authority)
+    stranger: TestAuthority = attrs.field(factory=make_authority)
+
+    def named(self, name: str, authority: TestAuthority | None = None) -> NetworkMeeting:
+        security = BookieSecurity(
+            tls=True,
+            tls_authorities=self.authority.write_pem(self.home / "authority.pem"),
+            tls_certificate=(authority or self.authority).sign(name).write_pem(self.home / f"{name}.pem"),
+        )
+        return NetworkMeeting(parse_listen_at("127.0.0.1"), self.nodes, security)
+
+    async def allow_writing(self, *names: str) -> None:
+        """Give these names the right to write, and no others."""
+        rules = [{"principal": name, "logs": "*", "rights": ["write"]} for name in names]
+        rules.append({"principal": "CN=operator", "logs": "*", "rights": ["admin"]})
+        text = json.dumps({"version": 1, "rules": rules})
+        await self.nodes.store.create(policy_path(self.nodes.namespace_path), text.encode())
+
+    @asynccontextmanager
+    async def owned_by(self, owner: NetworkMeeting) -> AsyncIterator[tuple[str, list[str | None]]]:
+        """The address of an owner, and the names that it has served."""
+        names: list[str | None] = []
+
+        async def serve(stream: trio.abc.Stream, name: str | None) -> None:
+            names.append(name)
+            await stream.send_all(b"welcome")
+            await stream.receive_some()
+
+        async with owner.opened(serve):
+            yield str(await owner.address(trio.Event())), names
+
+
+@pytest.fixture
+def programs(tmp_path: Path, nodes: LogNodes) -> Programs:
+    return Programs(tmp_path, nodes)
+
+
+async def test_over_tls_the_owner_learns_the_name_of_each_program(programs: Programs) -> None:
+    await programs.allow_writing("CN=shop")
+    async with programs.owned_by(programs.named("shop")) as (address, names):
+        async with programs.named("billing").connected(address) as stream:
+            assert stream is not None
+            assert await stream.receive_some() == b"welcome"
+        assert names == ["CN=billing"]
+
+
+async def test_a_program_of_another_authority_learns_why_it_is_refused(programs: Programs) -> None:
+    async with programs.owned_by(programs.named("shop")) as (address, names):
+        with pytest.raises(NoMeetingError, match="the program that owns its writer, at 127") as caught:
+            async with programs.named("billing", programs.stranger).connected(address):
+                raise AssertionError("it is connected")
+        assert isinstance(caught.value.problem, AccessDeniedError)
+        assert names == []
+
+
+async def test_a_program_in_clear_text_is_not_served_by_an_owner_with_tls(programs: Programs) -> None:
+    plain = NetworkMeeting(parse_listen_at("127.0.0.1"), programs.nodes)
+    async with programs.owned_by(programs.named("shop")) as (address, names):
+        with suppress(LogUnavailableError, NoMeetingError):
+            async with plain.connected(address) as stream:
+                assert stream is None
+        assert names == []
+
+
+async def test_records_go_only_to_an_owner_whose_name_may_write_the_log(programs: Programs) -> None:
+    await programs.allow_writing("CN=billing")
+    async with programs.owned_by(programs.named("shop")) as (address, _):
+        with pytest.raises(LogUnavailableError, match="'CN=shop' no right to write"):
+            async with programs.named("billing").connected(address):
+                raise AssertionError("it is connected")
+
+
+async def test_a_file_that_cannot_be_read_is_an_error_of_the_configuration(programs: Programs) -> None:
+    async with programs.owned_by(programs.named("shop")) as (address, _):
+        billing = programs.named("billing")
+        (programs.home / "billing.pem").unlink()
+        with pytest.raises(NoMeetingError, match="tls_certificate") as caught:
+            async with billing.connected(address):
+                raise AssertionError("it is connected")
+        assert isinstance(caught.value.problem, ConfigError)

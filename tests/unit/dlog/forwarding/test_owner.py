@@ -11,24 +11,30 @@ import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 import dlog
-from dlog.errors import ConfigError, LogWriteError, RecordOutcome, SequenceReusedError
+from dlog.errors import AccessDeniedError, ConfigError, LogWriteError, RecordOutcome, SequenceReusedError
 from dlog.forwarding.frames import (
     Appended,
+    Failed,
+    ForwardedCall,
     Frame,
     FrameKind,
     Hello,
     Records,
     Refused,
+    Request,
+    Result,
     Welcome,
     decode,
     encode_bare,
     encode_hello,
     encode_records,
+    encode_request,
 )
 from dlog.forwarding.owner import Owner, OwnerGoneError, Taken, dlsns_of
 from dlog.forwarding.window import ProducerWindow
 from ledger.wire.frame import FrameBuffer
 from namespace.dlsn import DLSN, INVALID_DLSN
+from namespace.policy import Right
 
 INSTANCE, OTHER = "01" * 16, "02" * 16
 
@@ -53,13 +59,19 @@ class House:
         return self.owner.take("p", floor, Records(first, payloads, is_again=is_again))
 
 
+async def check(name: str, right: Right) -> None:
+    """The rights of the names that forwarders prove."""
+    if right.value not in {"reader": ("read",), "writer": ("read", "write")}.get(name, ("admin", "write")):
+        raise AccessDeniedError(f"log 'log': the policy gives {name!r} no right to {right.value}")
+
+
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     async with (
         dlog.open_namespace(f"file://{tmp_path}") as namespace,
         namespace.open_writer("log", create=True) as writer,
     ):
-        yield House(namespace, writer, Owner(writer, ProducerWindow(INVALID_DLSN), INVALID_DLSN))
+        yield House(namespace, writer, Owner(writer, ProducerWindow(INVALID_DLSN), INVALID_DLSN, check))
 
 
 async def test_a_repeated_record_gets_its_position_and_is_stored_once(house: House) -> None:
@@ -146,7 +158,7 @@ class Forwarder:
 async def test_a_connection_stores_records_in_order_and_answers_each(house: House) -> None:
     async with trio.open_nursery() as nursery:
         ours, theirs = memory_stream_pair()
-        nursery.start_soon(house.owner.serve, theirs)
+        nursery.start_soon(house.owner.serve, theirs, None)
         forwarder = Forwarder(ours)
         assert await forwarder.hello() == Welcome(-1, -1, INVALID_DLSN)
         assert house.owner.forwarder_count == 1
@@ -166,7 +178,7 @@ async def test_a_second_program_with_a_name_in_use_is_told_and_may_come_when_the
     async with trio.open_nursery() as nursery:
         streams = [memory_stream_pair() for _ in range(3)]
         for _, theirs in streams:
-            nursery.start_soon(house.owner.serve, theirs)
+            nursery.start_soon(house.owner.serve, theirs, None)
         first, second, third = (Forwarder(ours) for ours, _ in streams)
         assert isinstance(await first.hello(), Welcome)
         refused = await second.hello(OTHER)
@@ -179,14 +191,53 @@ async def test_a_second_program_with_a_name_in_use_is_told_and_may_come_when_the
             await ours.aclose()
 
 
+async def test_a_program_whose_proven_name_may_not_write_is_refused_and_stores_nothing(house: House) -> None:
+    async with trio.open_nursery() as nursery:
+        ours, theirs = memory_stream_pair()
+        nursery.start_soon(house.owner.serve, theirs, "reader")
+        forwarder = Forwarder(ours)
+        refused = await forwarder.hello()
+        assert isinstance(refused, Refused)
+        assert isinstance(refused.error, AccessDeniedError)
+        assert "'reader' no right to write" in str(refused.error)
+        await forwarder.send(encode_records(Records(0, [b"a"])))
+        assert await forwarder.next() is None
+    assert await house.stored() == []
+
+
+@pytest.mark.parametrize(
+    "request_", [Request(0, ForwardedCall.TRUNCATE, position=DLSN(1, 0, 0)), Request(0, ForwardedCall.SEAL)]
+)
+async def test_a_program_whose_proven_name_may_only_write_neither_truncates_nor_seals(
+    house: House, request_: Request
+) -> None:
+    async with trio.open_nursery() as nursery:
+        streams = [memory_stream_pair() for _ in range(2)]
+        nursery.start_soon(house.owner.serve, streams[0][1], "writer")
+        nursery.start_soon(house.owner.serve, streams[1][1], "admin")
+        writer, admin = Forwarder(streams[0][0]), Forwarder(streams[1][0])
+        assert isinstance(await writer.hello(), Welcome)
+        await writer.send(encode_records(Records(0, [b"a"])), encode_request(request_))
+        answers = {type(each): each for each in (await writer.next(), await writer.next())}
+        assert Appended in answers
+        failed = answers[Failed]
+        assert isinstance(failed, Failed)
+        assert "'writer' no right to admin" in str(failed.error)
+        await writer.stream.aclose()
+        await admin.send(encode_hello(Hello("q", OTHER, INVALID_DLSN)), encode_request(request_))
+        assert isinstance(await admin.next(), Welcome)
+        assert isinstance(await admin.next(), Result)
+        await admin.stream.aclose()
+
+
 @pytest.mark.parametrize(
     "frame", [b"\0\0\0\x01\xff", encode_records(Records(0, [b"a"])), encode_bare(FrameKind.PONG), b"\xff" * 9]
 )
 async def test_a_connection_that_speaks_nonsense_ends_and_harms_no_other(house: House, frame: bytes) -> None:
     async with trio.open_nursery() as nursery:
         (bad, its), (good, other) = memory_stream_pair(), memory_stream_pair()
-        nursery.start_soon(house.owner.serve, its)
-        nursery.start_soon(house.owner.serve, other)
+        nursery.start_soon(house.owner.serve, its, None)
+        nursery.start_soon(house.owner.serve, other, None)
         forwarder = Forwarder(good)
         await forwarder.hello()
         await Forwarder(bad).send(frame)
@@ -200,7 +251,7 @@ async def test_a_connection_that_speaks_nonsense_ends_and_harms_no_other(house: 
 async def test_an_owner_that_leaves_answers_what_it_took_and_says_goodbye(house: House) -> None:
     async with trio.open_nursery() as nursery:
         ours, theirs = memory_stream_pair()
-        nursery.start_soon(house.owner.serve, theirs)
+        nursery.start_soon(house.owner.serve, theirs, None)
         forwarder = Forwarder(ours)
         await forwarder.hello()
         await forwarder.send(encode_records(Records(0, [b"a"])))
@@ -219,8 +270,8 @@ async def test_a_forwarder_that_reads_no_answer_is_not_read_either_and_holds_up_
         (slow, its), (good, other) = memory_stream_pair(), memory_stream_pair()
         closed = trio.Event()
         its.send_stream.send_all_hook = closed.wait  # as a socket whose buffer is full
-        nursery.start_soon(house.owner.serve, its)
-        nursery.start_soon(house.owner.serve, other)
+        nursery.start_soon(house.owner.serve, its, None)
+        nursery.start_soon(house.owner.serve, other, None)
         await slow.send_all(encode_hello(Hello("slow", OTHER, INVALID_DLSN)))
         for number in range(50):
             await slow.send_all(encode_records(Records(number, [b"s"])))

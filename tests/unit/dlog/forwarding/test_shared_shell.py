@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
@@ -62,12 +63,23 @@ async def hello_of(stream: trio.abc.Stream) -> Hello:
 def shell_at(owners: Owners) -> SharedShell:
     nothing = cast("Any", None)
     return SharedShell(
-        SharedLog(cast("Any", Log()), WriterConfig(), cast("Any", owners), nothing, nothing, nothing, "p")
+        SharedLog(
+            cast("Any", Log()),
+            WriterConfig(),
+            cast("Any", owners),
+            nothing,
+            nothing,
+            nothing,
+            "p",
+            nothing,
+            nothing,
+        )
     )
 
 
-async def test_forwarders_leave_an_owner_whose_node_is_gone() -> None:
+async def test_forwarders_leave_an_owner_whose_node_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may stand still: then its connections show nothing."""
+    monkeypatch.setattr("dlog.forwarding.shared_shell.PING_S", 3600.0)
     owners = Owners()
     shell = shell_at(owners)
     with trio.fail_after(60):

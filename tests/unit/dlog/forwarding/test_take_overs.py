@@ -133,7 +133,7 @@ class World:
             self.writer.die(keeps)
         self.writer = Writer(self)
         window = self.make_window(self)
-        self.owner = Owner(cast("Any", self.writer), window, self.end)
+        self.owner = Owner(cast("Any", self.writer), window, self.end, cast("Any", None))
 
     @property
     def end(self) -> DLSN:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bookie.auth.sasl import SaslUsers
 from ledger.auth import digest_md5
 from ledger.auth.auth_plugins import client_auth
 from ledger.auth.sasl import SaslAuth, SaslLogin
+from ledger.auth.sasl_users import SaslUsers
 from ledger.auth.tls import client_context
 from ledger.auth.token_auth import TokenAuth
 from ledger.transport.config import TransportConfig

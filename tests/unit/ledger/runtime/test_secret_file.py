@@ -12,7 +12,6 @@ import attrs
 import pytest
 
 from bookie.auth.reloading import Secrets
-from bookie.auth.sasl import SaslUsers
 from bookie.auth.tls import TlsConfig, peer_context, server_context
 from bookie.auth.tokens import BearerTokens
 from bookie.config.admin_config import AdminTls
@@ -21,6 +20,7 @@ from bookie.http.secrets import admin_context, read_tokens
 from dlog.encryption import KeyFile
 from dlog.settings.resolved import load_settings
 from ledger.auth.sasl import SaslAuth
+from ledger.auth.sasl_users import SaslUsers
 from ledger.auth.tls import client_context
 from ledger.auth.token_auth import TokenAuth
 from ledger.metadata_store.zookeeper_security import ZooKeeperSecurity

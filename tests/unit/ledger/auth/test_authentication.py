@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bookie.auth.authentication import PeerCertificate, certificate_identity, parse_certificate
+from ledger.auth.authentication import PeerCertificate, certificate_identity, parse_certificate
 
 
 def decoded(*subject: tuple[str, str], **more: Any) -> dict[str, Any]:

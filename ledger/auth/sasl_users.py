@@ -19,8 +19,8 @@ from pathlib import Path
 
 import attrs
 
-from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
 from ledger.auth import digest_md5
+from ledger.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
 from ledger.auth.jaas import read_section
 
 PLUGIN = "sasl"
@@ -93,7 +93,7 @@ class SaslExchange:
         try:
             message = digest_md5.parse_message(token)
         except ValueError as exc:
-            raise AuthRefusedError(str(exc)) from exc
+            raise AuthRefusedError(str(exc)) from None
         return self._check(message, self._nonce)
 
     def _check(self, message: Mapping[str, str], nonce: str) -> AuthStep:

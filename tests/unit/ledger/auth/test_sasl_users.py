@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bookie.auth.authentication import AuthRefusedError
-from bookie.auth.sasl import SaslExchange, SaslUsers
 from ledger.auth import digest_md5
+from ledger.auth.authentication import AuthRefusedError
 from ledger.auth.sasl import SaslLogin
+from ledger.auth.sasl_users import SaslExchange, SaslUsers
 
 PASSWORD = "correct horse battery"
 NAME = "bookkeeper-1"
