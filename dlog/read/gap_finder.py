@@ -9,13 +9,12 @@ entry or return damaged bytes, twice; a gap ends before the next record that can
 from __future__ import annotations
 
 from dlog.errors import CorruptLogError, DLogError, LogTruncatedError, SegmentGapError, translated
-from dlog.read.gaps import Gap, GapCause, is_gone
+from dlog.read.gaps import Gap, GapCause
 from dlog.read.positioning import ID_MAX, last_before
-from dlog.read.read_only_log import ReadOnlyLog
+from dlog.read.read_only_log import ReadOnlyLog, why_gone
 from dlog.read.segment_reader import PositionGapError
 from ledger.causes import cause_of
 from ledger.errors import LedgerReadError, NoSuchLedgerError
-from ledger.handle import ReadHandle
 from namespace.dlsn import DLSN
 from namespace.segments.segment import LogSegment
 
@@ -88,7 +87,7 @@ class GapFinder:
         with translated(self._log.name, f"looking for entries behind {at}"):
             # A new handle has the newest metadata: the entry may have been copied to other bookies since.
             async with await self._log.open(segment) as handle:
-                while stop <= handle.last_confirmed and (reason := await _why_gone(handle, stop)):
+                while stop <= handle.last_confirmed and (reason := await why_gone(handle, stop)):
                     evidence = evidence or reason
                     stop += 1
         return _entries(at, stop, GapCause.ENTRY_MISSING, evidence) if evidence else None
@@ -96,15 +95,6 @@ class GapFinder:
     async def _segment(self, at: DLSN) -> LogSegment | None:
         listed = await self._log.segments()
         return next((each for each in listed if each.segment_seqno == at.segment_seqno), None)
-
-
-async def _why_gone(handle: ReadHandle, entry_id: int) -> str | None:
-    """The evidence that an entry is gone; None if it can be read, or may be read later."""
-    try:
-        await handle.read_payloads(entry_id, entry_id)
-    except LedgerReadError as exc:
-        return str(exc) if is_gone(exc) else None
-    return None
 
 
 def _entries(at: DLSN, stop: int, cause: GapCause, evidence: str) -> Gap:

@@ -11,7 +11,13 @@ import enum
 import attrs
 
 from dlog.errors import DLogError
-from ledger.errors import CorruptEntryError, LedgerReadError, NoEntryRefusal, NoLedgerRefusal
+from ledger.errors import (
+    CorruptEntryError,
+    LedgerReadError,
+    NoEntryRefusal,
+    NoLedgerRefusal,
+    NoSuchLedgerError,
+)
 from namespace.dlsn import DLSN
 
 
@@ -49,8 +55,10 @@ class Missing:
     error: DLogError
 
 
-def is_gone(error: LedgerReadError) -> bool:
+def is_gone(error: LedgerReadError | NoSuchLedgerError) -> bool:
     """True if no replica will return the entry: each one denied it, or returned bytes with a wrong digest."""
+    if isinstance(error, NoSuchLedgerError):
+        return False  # a matter of the metadata
     reasons = error.reasons.values()
     return bool(reasons) and all(
         isinstance(reason, (NoEntryRefusal, NoLedgerRefusal, CorruptEntryError)) for reason in reasons

@@ -4,8 +4,9 @@ Inside: the one task that fetches, within a limit of bytes; following the list o
 Not inside: records (``log_reader``, ``segment_reader``), positions (``read_only_log``).
 Always: the task leaves a segment only when its ledger is closed, was read to its end, and cannot be replaced
 by another ledger of the same number, so no record is skipped; the task lists the segments again at intervals,
-so a lost watch delays it but does not stop it; reads that keep failing end in ``LogReaderStalledError``, and
-in ``LogTruncatedError`` if their segment was truncated and purged.
+so a lost watch delays it but does not stop it; reads that keep failing end in ``LogReaderStalledError``, in
+``LogTruncatedError`` if their segment was truncated and purged, and in ``CorruptLogError`` if no replica will
+return the entry, so that waiting helps nobody.
 
 Source: DistributedLog, BKLogReadHandler.java, ReadAheadEntryReader.java (docs/stream-format.md 7). The rules
 above prevent apache/distributedlog issue 244 and apache/bookkeeper issues 1973 and 2898.
@@ -39,7 +40,7 @@ from dlog.format.large_record import parts_before
 from dlog.format.record import Record
 from dlog.read.gaps import is_gone
 from dlog.read.positioning import Start, last_before
-from dlog.read.read_only_log import ReadOnlyLog
+from dlog.read.read_only_log import ReadOnlyLog, why_gone
 from dlog.read.segment_reader import SegmentReader
 from dlog.retry_policy import RetryPolicy
 from dlog.statistics_names import BYTES_FETCHED, ENTRIES_FETCHED
@@ -80,8 +81,8 @@ class ReadAhead:
             None for no end.
         follow: Wait for new entries at the end of the log; False to stop there.
         position: The caller's position, for errors and log lines.
-        reports_gone: Raise CorruptLogError at once for data that no bookie or no metadata has; False: try for
-            the retry timeout, as for data out of reach.
+        reports_gone: Raise CorruptLogError at once for data that no bookie or no metadata has; False: only if
+            they are missing once more after a pause, by the newest metadata.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class ReadAhead:
         self._log, self._config, self._counts = log, config, log.counts
         self._end, self._follow, self._position = end, follow, position
         self._reports_gone = reports_gone
+        self._gone_at: DLSN | None = None  # where data were missing by one look
         self._cancelling = trio.CancelScope()
         self._retry_policy = RetryPolicy(timeout_s=config.retry_timeout_s, pause_s=config.retry_pause_s)
         self._segments: tuple[LogSegment, ...] = ()
@@ -351,8 +353,10 @@ class ReadAhead:
                 if not self._is_still_listed(segment):
                     return None
                 # A recovery may be about to delete a segment in progress.
-                if self._reports_gone and not self._listed(segment).in_progress:
-                    raise CorruptLogError(self._log.name, start, str(exc)) from None
+                if not self._listed(segment).in_progress:
+                    if self._reports_gone or self._gone_at == start:
+                        raise CorruptLogError(self._log.name, start, str(exc)) from None
+                    self._gone_at = start
                 raise
 
     async def _refreshed(self, handle: ReadHandle) -> None:
@@ -378,11 +382,22 @@ class ReadAhead:
                     position = DLSN(segment.segment_seqno, first, 0)
                     if await self._check_purged(segment, position):
                         return None
-                    if self._reports_gone and isinstance(exc, LedgerReadError) and is_gone(exc):
+                    if is_gone(exc) and await self._is_gone_again(segment, position):
                         raise CorruptLogError(self._log.name, position, str(exc)) from None
                     raise
 
         return await self._persistently(read)
+
+    async def _is_gone_again(self, segment: LogSegment, position: DLSN) -> bool:
+        """True if an entry that is gone by one look is gone by another one, after a pause."""
+        if self._reports_gone:
+            return True  # the caller takes the other look
+        if self._gone_at != position:
+            self._gone_at = position
+            return False
+        # A new handle has the newest metadata: the entry may have been copied to other bookies since.
+        async with await self._log.open(segment) as handle:
+            return await why_gone(handle, position.entry_id) is not None
 
     async def _check_purged(self, segment: LogSegment, position: DLSN) -> bool:
         """Return True if the segment is in another ledger now, which ``_segments`` then has.

@@ -26,6 +26,7 @@ from dlog.errors import (
 )
 from dlog.format.record import Record
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
+from dlog.read.gaps import is_gone
 from dlog.read.positioning import (
     EntrySearch,
     Start,
@@ -35,7 +36,7 @@ from dlog.read.positioning import (
 )
 from dlog.read.segment_reader import SegmentReader, last_record_of, slot_not_before
 from ledger.client import LedgerClient
-from ledger.errors import CorruptEntryError, NoSuchLedgerError
+from ledger.errors import CorruptEntryError, LedgerReadError, NoSuchLedgerError
 from ledger.handle import ReadHandle
 from ledger.read.replica_check import ReplicaCheck
 from ledger.runtime.statistics import Recorder
@@ -401,3 +402,12 @@ class ReadOnlyLog:
             yield
         except EntryFormatError as exc:
             raise CorruptLogError(self.name, position, str(exc)) from None
+
+
+async def why_gone(handle: ReadHandle, entry_id: int) -> str | None:
+    """The evidence that an entry is gone; None if it can be read, or may be read later."""
+    try:
+        await handle.read_payloads(entry_id, entry_id)
+    except LedgerReadError as exc:
+        return str(exc) if is_gone(exc) else None
+    return None

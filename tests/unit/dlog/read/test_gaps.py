@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -80,14 +80,19 @@ async def test_entries_that_every_replica_denies_are_one_gap(autojump_clock: obj
             assert await all_of(reader) == [missing[0], 4]
 
 
-async def test_without_gaps_missing_data_are_the_errors_that_they_were(autojump_clock: object) -> None:
+@pytest.mark.parametrize("missing", [gone, damaged])
+async def test_without_gaps_missing_data_are_an_error_with_their_position_at_once(
+    autojump_clock: object, missing: Callable[[int], LedgerReadError]
+) -> None:
     async with open_log() as log:
         await complete(log, 1, 10, 0, 3)
-        log.ledgers[10].entry_errors[1] = gone(1)
-        async with log.reader() as reader:
+        log.ledgers[10].entry_errors[1] = missing(1)
+        async with log.reader(retry_timeout_s=1e6) as reader:
             assert int((await anext(reader)).payload) == 0
-            with pytest.raises(dlog.LogReaderStalledError):
+            with trio.fail_after(60), pytest.raises(dlog.CorruptLogError) as caught:
                 await anext(reader)
+            assert caught.value.position == dlog.DLSN(1, 1, 0)
+            assert str(missing(1)) in caught.value.evidence
             with pytest.raises(ValueError, match="open it with gaps=True"):
                 await reader.read_batch_or_gap(1)
         async with log.reader(gaps=True) as reader:
@@ -97,6 +102,34 @@ async def test_without_gaps_missing_data_are_the_errors_that_they_were(autojump_
                     await anext(reader)
             with pytest.raises(dlog.CorruptLogError):
                 [batch async for batch in reader.batches()]
+
+
+async def test_without_gaps_a_look_that_denies_is_no_error_if_the_next_one_returns(
+    autojump_clock: object,
+) -> None:
+    async with open_log() as log:
+        await complete(log, 1, 10, 0, 3)
+        log.ledgers[10].entry_errors[1] = gone(1)
+        async with log.reader(follow=False) as reader:
+            assert int((await anext(reader)).payload) == 0
+            with trio.move_on_after(0.01):
+                await anext(reader)  # the first look; the next one comes after a pause
+            log.ledgers[10].entry_errors.clear()
+            assert [int(each.payload) async for each in reader] == [1, 2]
+
+
+async def test_without_gaps_a_completed_segment_without_its_ledger_is_an_error_at_once(
+    autojump_clock: object,
+) -> None:
+    async with open_log() as log:
+        await complete(log, 1, 10, 0, 3)
+        await complete(log, 2, 20, 3, 6)
+        del log.ledgers[20]
+        async with log.reader(retry_timeout_s=1e6) as reader:
+            assert [int((await anext(reader)).payload) for _ in range(3)] == [0, 1, 2]
+            with trio.fail_after(60), pytest.raises(dlog.CorruptLogError) as caught:
+                await anext(reader)
+            assert caught.value.position == dlog.DLSN(2, 0, 0)
 
 
 @pytest.mark.parametrize(
