@@ -51,8 +51,11 @@ mark past records that are not:
 
      0     8  journal id
      8     8  offset
-    16     4  DLJM              ours from here on; Apache's reader reads the first 16 bytes
+    16     4  DLJM or DLJC      ours from here on; Apache's reader reads the first 16 bytes
     20     4  CRC32C            of bytes 0 to 19
+
+DLJC: the journal was closed in order at this position, so nothing in it is needed. A start writes DLJM before
+the first record.
 
 ``lastSynced`` (see the module ``last_synced``) has the same form with DLJS.
 
@@ -102,6 +105,7 @@ _FORMAT_VERSION = 1
 _NAME = re.compile(r"([0-9a-f]{1,16})\.txn")
 _MARK = Struct(">qq")
 _MARK_MAGIC = b"DLJM"
+_CLOSED_MAGIC = b"DLJC"
 _SYNCED_MAGIC = b"DLJS"
 _MARK_BYTES = _MARK.size + len(_MARK_MAGIC) + 4
 
@@ -134,9 +138,9 @@ class JournalMark:
 NO_MARK = JournalMark(0, 0)  # replay every file present
 
 
-def encode_mark(mark: JournalMark) -> bytes:
-    """The content of ``lastMark``."""
-    return _encode_position(mark, _MARK_MAGIC)
+def encode_mark(mark: JournalMark, *, is_closed: bool = False) -> bytes:
+    """The content of ``lastMark``; ``is_closed``: the journal ends there, and was closed in order."""
+    return _encode_position(mark, _CLOSED_MAGIC if is_closed else _MARK_MAGIC)
 
 
 def decode_mark(data: bytes) -> JournalMark:
@@ -144,8 +148,13 @@ def decode_mark(data: bytes) -> JournalMark:
     if len(data) not in (_MARK.size, _MARK_BYTES):
         raise FormatError(f"lastMark has {len(data)} bytes, not {_MARK.size} or {_MARK_BYTES}")
     if len(data) == _MARK_BYTES:
-        return _decode_position(data, _MARK_MAGIC)
+        return _decode_position(data, _CLOSED_MAGIC if is_closed_mark(data) else _MARK_MAGIC)
     return _position(data)
+
+
+def is_closed_mark(data: bytes) -> bool:
+    """True if the bytes of ``lastMark`` say that its journal ends there, and was closed in order."""
+    return data[_MARK.size : -_CRC.size] == _CLOSED_MAGIC
 
 
 def encode_synced(position: JournalMark) -> bytes:

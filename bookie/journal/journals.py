@@ -70,6 +70,7 @@ class Journals:
         marks: Marks,
         apply: Callable[[Sequence[bytes]], Awaitable[None]],
         *,
+        closed: Sequence[bool] | None = None,
         wall_ms: Callable[[], int],
         skip_damaged: bool = False,
         accepts_losses: bool = False,
@@ -78,6 +79,7 @@ class Journals:
 
         Args:
             journal_ids: The result of ``scan``.
+            closed: For each journal, whether it was closed in order at its mark. None: none was.
             accepts_losses: A journal without any file was replaced by an empty directory. So was a journal
                 whose first file has the id after the mark's and no predecessor: an earlier start created
                 that file, and ended before its mark was durable.
@@ -86,7 +88,8 @@ class Journals:
             StartError: A journal file is missing or damaged. Nothing was changed.
         """
         nexts = []
-        for files, ids, mark in zip(self.files, journal_ids, marks, strict=True):
+        closed = closed or [False] * len(self.files)
+        for files, ids, mark, is_closed in zip(self.files, journal_ids, marks, closed, strict=True):
             if accepts_losses and not ids and mark != NO_MARK:
                 log.error(
                     "%s: empty, and the journal is lost from %s on",
@@ -101,7 +104,15 @@ class Journals:
                 and await follows_none(self._disk, files.directory, ids[0])
             ):
                 mark = NO_MARK  # the journal now begins with that file
-            end = await read_journal(self._disk, files.directory, ids, mark, apply, skip_damaged=skip_damaged)
+            end = await read_journal(
+                self._disk,
+                files.directory,
+                ids,
+                mark,
+                apply,
+                is_closed=is_closed,
+                skip_damaged=skip_damaged,
+            )
             last_id = max(end.last_id, mark.journal_id)
             next_id = last_id + 1 if last_id else wall_ms() + 1
             previous = Predecessor(end.mark.journal_id, end.mark.offset)

@@ -23,7 +23,7 @@ from pathlib import Path
 from bookie.disk.disk import NO_SPACE, Disk
 from bookie.errors import FormatError, StartError
 from bookie.journal.checkpoint import Marks
-from bookie.journal.format import NO_MARK, JournalMark, decode_mark, encode_mark
+from bookie.journal.format import NO_MARK, JournalMark, decode_mark, encode_mark, is_closed_mark
 from ledger.runtime.log_lines import get_logger
 
 log = get_logger(__name__)
@@ -51,7 +51,8 @@ class LastMarks:
         self._names = [mark_name(journal, journal_count) for journal in range(journal_count)]
         self._outdated: list[Path] = []  # marks of a single journal; now there are several journals
         # The known content of each directory; None: unknown, so it is written.
-        self._written: list[list[JournalMark | None]] = [[None] * journal_count for _ in directories]
+        self._written: list[list[bytes | None]] = [[None] * journal_count for _ in directories]
+        self._copies: dict[str, set[tuple[JournalMark, bool]]] = {}  # of each name: mark, is it closed
 
     def read(self) -> list[Marks]:
         """The marks found in each directory; ``NO_MARK`` where a file is missing or damaged.
@@ -60,7 +61,7 @@ class LastMarks:
             StartError: There are marks of journals that are not configured.
             OSError: A mark cannot be read in any directory, although its file exists.
         """
-        self._outdated = []
+        self._outdated, self._copies = [], {}
         for directory in self._directories:
             self._check_names(directory, self._disk.list_directory(directory))
         found = [[self._read(directory / name) for name in self._names] for directory in self._directories]
@@ -92,17 +93,46 @@ class LastMarks:
                 )
             self._outdated.append(directory / name)
 
-    def write(self, marks: Marks) -> None:
-        """Note that everything below the marks is flushed. ``OSError`` if no directory takes all marks."""
+    def closed(self, marks: Marks) -> list[bool]:
+        """For each journal, whether it was closed in order at the mark, so that nothing is after it.
+
+        Every copy of that mark says so, by the last ``read``.
+        """
+        found = [self._copies.get(name, set()) for name in self._names]
+        return [
+            (mark, True) in copies and (mark, False) not in copies
+            for mark, copies in zip(marks, found, strict=True)
+        ]
+
+    def reopen(self, marks: Marks) -> None:
+        """Note that records may come after marks that were found closed. Raises as ``write``."""
+        if any(self.closed(marks)):
+            self._copies.clear()
+            self.write(marks)
+
+    def write(self, marks: Marks, *, are_closed: bool = False) -> None:
+        """Note that everything below the marks is flushed. ``OSError`` if no directory takes all marks.
+
+        A mark that was found closed stays so until it moves: a start without the journal may be interrupted.
+        ``reopen`` ends that.
+
+        Args:
+            are_closed: The journals end there, and nothing is written to them before another mark is.
+        """
+        found = self.closed(marks)
+        content = [
+            encode_mark(mark, is_closed=are_closed or is_closed)
+            for mark, is_closed in zip(marks, found, strict=True)
+        ]
         failure: OSError | None = None
         success_count = 0
         for directory, written in zip(self._directories, self._written, strict=True):
             try:
-                for journal, mark in enumerate(marks):
-                    if written[journal] != mark:
+                for journal, data in enumerate(content):
+                    if written[journal] != data:
                         written[journal] = None
-                        self._write(directory / self._names[journal], encode_mark(mark))
-                        written[journal] = mark
+                        self._write(directory / self._names[journal], data)
+                        written[journal] = data
             except OSError as exc:
                 failure = exc
                 log.error("%s: lastMark could not be written: %s", directory, exc)
@@ -140,7 +170,10 @@ class LastMarks:
 
     def _read(self, path: Path) -> JournalMark | OSError:
         try:
-            return decode_mark(self._disk.read_file(path))
+            data = self._disk.read_file(path)
+            mark = decode_mark(data)
+            self._copies.setdefault(path.name, set()).add((mark, is_closed_mark(data)))
+            return mark
         except FileNotFoundError:
             return NO_MARK
         except FormatError as exc:

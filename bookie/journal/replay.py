@@ -306,9 +306,14 @@ async def read_journal(
     mark: JournalMark,
     apply: Callable[[Sequence[bytes]], Awaitable[None]],
     *,
+    is_closed: bool = False,
     skip_damaged: bool = False,
 ) -> JournalEnd:
     """Call ``apply`` with all records from the mark on, in order. Return where the journal ends.
+
+    Args:
+        is_closed: The journal was closed in order at the mark. Then no record is after it, and its file may
+            be missing or damaged.
 
     Raises:
         JournalMissingError: A file that is needed is missing. Nothing was changed.
@@ -316,13 +321,11 @@ async def read_journal(
     """
     last_id = journal_ids[-1] if journal_ids else 0
     wanted = [journal_id for journal_id in journal_ids if journal_id >= mark.journal_id]
-    if mark.journal_id > 0 and (not wanted or wanted[0] != mark.journal_id):
-        raise JournalMissingError(
-            f"{directory}: lastMark names {mark}, but {journal_name(mark.journal_id)} is missing; present:"
-            f" {', '.join(map(journal_name, journal_ids)) or 'no journal file'}. Entries acknowledged after"
-            " the mark are in that file: bring it back, or check that the journal directory is the right one"
-            " and mounted. If it is lost, discard this bookie's disks and recover its ledgers from the others"
-        )
+    synced = await disk.run(read_last_synced, disk, directory)
+    if synced > mark and synced.offset > FIRST_GROUP_OFFSET:
+        is_closed = False  # the mark is older than the journal
+    if not is_closed:
+        _check_present(directory, journal_ids, mark)
     end = mark
     for journal_id in wanted:
         path = directory / journal_name(journal_id)
@@ -335,8 +338,12 @@ async def read_journal(
                 groups = scan.groups(mark.offset if journal_id == mark.journal_id else 0)
                 while (records := await disk.run(_some_groups, groups)) is not None:
                     await apply(records)
-                end = JournalMark(journal_id, scan.end)
+                reached = JournalMark(journal_id, scan.end)
+                end = max(mark, reached) if is_closed else reached  # an emptied file ends before its mark
             except FormatError as exc:
+                if is_closed and journal_id == mark.journal_id:
+                    log.warning("%s: %s; its journal was closed in order, so nothing is lost", path, exc)
+                    continue
                 if not skip_damaged:
                     raise JournalCorruptError(
                         f"{path}: {exc}. If it cannot be restored, let other replicas recover this bookie's"
@@ -347,9 +354,19 @@ async def read_journal(
                 end = JournalMark(journal_id, 0)
         finally:
             file.close()
-    synced = await disk.run(read_last_synced, disk, directory)
     _check_last_synced(directory, synced, end, skip_damaged=skip_damaged)
     return JournalEnd(end, last_id)
+
+
+def _check_present(directory: Path, journal_ids: Sequence[int], mark: JournalMark) -> None:
+    """Check that the file which the mark names is there."""
+    if mark.journal_id > 0 and mark.journal_id not in journal_ids:
+        raise JournalMissingError(
+            f"{directory}: lastMark names {mark}, but {journal_name(mark.journal_id)} is missing; present:"
+            f" {', '.join(map(journal_name, journal_ids)) or 'no journal file'}. Entries acknowledged after"
+            " the mark are in that file: bring it back, or check that the journal directory is the right one"
+            " and mounted. If it is lost, discard this bookie's disks and recover its ledgers from the others"
+        )
 
 
 async def follows_none(disk: Disk, directory: Path, journal_id: int) -> bool:

@@ -62,6 +62,10 @@ class Checkpointer:
         """Up to where each journal is no longer needed."""
         return self._checkpoints.marks
 
+    def is_marked(self, marks: Marks) -> bool:
+        """True if the last checkpoint was of these marks, and they are written."""
+        return self._marked_id == self._checkpoints.begun_id and self.marks == marks
+
     def dropped(self, size_bytes: int) -> None:
         """So much of the caches was given up, because its ledgers were deleted."""
         of_active = min(size_bytes, self.active_bytes)

@@ -30,6 +30,9 @@ from bookie.storage.failure import Failure
 from bookie.storage.storage import Storage
 from ledger.runtime.clock import wall_ms
 from ledger.runtime.held_directories import DirectoryLostError
+from ledger.runtime.log_lines import get_logger
+
+log = get_logger(__name__)
 
 
 @asynccontextmanager
@@ -122,6 +125,7 @@ async def _start(
         journal_ids,
         marks,
         storage.replay,
+        closed=last_marks.closed(marks),
         wall_ms=wall_ms,
         skip_damaged=config.skip_damaged_journal,
         accepts_losses=config.accepts_losses,
@@ -133,6 +137,10 @@ async def _start(
     if failure.full is None:
         storage.checkpointer.begin(tuple([one.end for one in nexts]))
         await storage.checkpointer.wait_marked()
+    else:
+        # The journal may get records before a checkpoint moves the mark.
+        await threads[0].call(partial(last_marks.reopen, marks))
+    _close_later(stack, partial(_close_marks, storage, last_marks))
     _close_later(stack, journals.aclose)
     try:
         await journals.start(nexts, storage.on_acknowledged, is_lazy=failure.full is not None)
@@ -173,6 +181,16 @@ def _check_homes(stores: Sequence[DirectoryStore]) -> None:
                     f"ledger {ledger_id} is in {home.directory} and in {store.directory}: one of them is an"
                     " old copy, or another bookie's. Configure the directories this bookie was last run with"
                 )
+
+
+async def _close_marks(storage: Storage, last_marks: LastMarks) -> None:
+    """Note that nothing is after the marks, if that is so. The journals are closed."""
+    marks = storage.journals.marks
+    if storage.failure.error is None and storage.full is None and storage.checkpointer.is_marked(marks):
+        try:
+            await storage.stores[0].thread.call(partial(last_marks.write, marks, are_closed=True))
+        except OSError as exc:
+            log.warning("the journals need a replay at the next start: %s", exc)
 
 
 async def _checkpoint(storage: Storage) -> None:

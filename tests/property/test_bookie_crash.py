@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from bookie.errors import StorageFailedError
 from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.index.page_cache import PageIndexConfig
+from bookie.journal.format import journal_id_of
+from bookie.journal.last_mark import LastMarks, greatest_marks
+from bookie.storage.config import CURRENT
 from bookie.storage.opening import open_storage
 from tests.effort import examples, sampled
-from tests.fakes.bookie_work import CONFIG, KEY, AcknowledgedState, body_of, check, play
+from tests.fakes.bookie_work import CONFIG, KEY, AcknowledgedState, body_of, check, play, work
 from tests.fakes.simulated_disk import PowerCutError, SimulatedDisk
 from tests.strategies import SEEDS
 
@@ -36,6 +39,46 @@ async def test_nothing_acknowledged_is_lost_with_an_index_of_pages() -> None:
     steps = await play(1, None, config=config, batches=16)
     for cut_at in sampled(range(1, steps + 1)):
         await play(1, cut_at, config=config, batches=16)
+
+
+def remove_closed_journals(disk: SimulatedDisk) -> bool:
+    """Remove the journal files that a closed mark makes needless; True if there was such a mark."""
+    directories = [path / CURRENT for path in CONFIG.ledger_directories]
+    marks = LastMarks(disk, directories, 1)
+    (mark,) = greatest_marks(marks.read())
+    if marks.closed((mark,)) != [True]:
+        return False
+    journals = CONFIG.journal_directories[0] / CURRENT
+    for name in disk.list_directory(journals):
+        if (journal_id := journal_id_of(name)) is not None and journal_id <= mark.journal_id:
+            disk.unlink(journals / name)
+    disk.sync_directory(journals)
+    return True
+
+
+@pytest.mark.slow
+async def test_a_journal_closed_in_order_is_not_needed_wherever_the_power_is_cut() -> None:
+    """Before the closing, at each step of it, and at each step of a start without the journal."""
+    found = 0
+    steps = await play(2, None, batches=12)
+    for cut_at in sampled(range(1, steps + 1)):
+        rng = random.Random(cut_at)
+        disk, acknowledged = SimulatedDisk(), AcknowledgedState()
+        disk.cut_at = cut_at
+        with contextlib.suppress(PowerCutError, StorageFailedError):
+            await work(disk, acknowledged, random.Random(2), 12)
+        for _ in range(4):
+            disk = disk.after_power_cut(rng)
+            found += remove_closed_journals(disk)
+            disk.cut_at = disk.steps + rng.randrange(1, 60)
+            with contextlib.suppress(PowerCutError, StorageFailedError):
+                await check(disk, acknowledged)
+                await work(disk, acknowledged, rng, 2)
+        disk = disk.after_power_cut(rng)
+        await check(disk, acknowledged)
+        assert remove_closed_journals(disk), "the check has closed it in order"
+        await check(disk, acknowledged)
+    assert found > 3
 
 
 async def test_every_acknowledgement_is_covered_by_a_sync_made_after_its_run_was_submitted() -> None:

@@ -48,6 +48,7 @@ from bookie.journal.format import (
     RecordKind,
     decode_mark,
     decode_special,
+    is_closed_mark,
     journal_id_of,
     journal_name,
 )
@@ -235,11 +236,14 @@ def map_(file: Path, as_json: bool) -> None:
 @json_option("the position")
 def mark(file: Path, as_json: bool) -> None:
     """Print the journal position in a lastMark file. All records before it are in ledger storage."""
-    found = _named(file, lambda: decode_mark(file.read_bytes()))
+    data = file.read_bytes()
+    found = _named(file, lambda: decode_mark(data))
+    is_closed = is_closed_mark(data)
     if as_json:
-        print_json({"journal_id": found.journal_id, "offset": found.offset})
+        print_json({"journal_id": found.journal_id, "offset": found.offset, "closed": is_closed})
     else:
-        print_facts([("journal", journal_name(found.journal_id)), ("offset", str(found.offset))])
+        facts = [("journal", journal_name(found.journal_id)), ("offset", str(found.offset))]
+        print_facts([*facts, ("closed in order", "yes" if is_closed else "no")])
 
 
 def journal_records(scan: JournalScan) -> Iterator[InspectedRecord]:

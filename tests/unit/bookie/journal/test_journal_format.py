@@ -24,6 +24,7 @@ from bookie.journal.format import (
     fence_record,
     group_bytes,
     has_header,
+    is_closed_mark,
     journal_id_of,
     journal_name,
     key_record,
@@ -46,12 +47,17 @@ def test_a_mark_begins_with_apaches_sixteen_bytes_and_those_alone_are_read_too()
     assert encode_mark(mark).hex().startswith("000001a1fd9110500000000000000800")
     assert decode_mark(bytes.fromhex("000001a1fd9110500000000000000800")) == mark
     assert decode_mark(encode_mark(mark)) == mark
+    closed = encode_mark(mark, is_closed=True)
+    assert closed[:16] == encode_mark(mark)[:16]
+    assert decode_mark(closed) == mark
+    assert [is_closed_mark(each) for each in (closed, encode_mark(mark), closed[:16])] == [True, False, False]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_closed", [False, True])
 @pytest.mark.parametrize("bit", range(8 * 24))
-def test_a_mark_with_any_bit_flipped_is_no_mark(bit: int) -> None:
-    data = bytearray(encode_mark(JournalMark(7, 0x8000)))
+def test_a_mark_with_any_bit_flipped_is_no_mark(bit: int, is_closed: bool) -> None:
+    data = bytearray(encode_mark(JournalMark(7, 0x8000), is_closed=is_closed))
     data[bit // 8] ^= 1 << bit % 8
     with pytest.raises(FormatError):
         decode_mark(bytes(data))

@@ -128,3 +128,33 @@ def test_a_copy_that_fails_to_be_read_does_not_count_unless_it_is_the_last(direc
     disk.unreadable.add(directories[1])
     with pytest.raises(OSError, match="Input/output error"):
         marks.read()
+
+
+def test_a_closed_mark_counts_if_every_copy_of_it_says_so(directories: list[Path]) -> None:
+    marks = LastMarks(RealDisk(), directories, 1)
+    marks.write((FIRST,), are_closed=True)
+    assert greatest_marks(marks.read()) == (FIRST,)
+    assert marks.closed((FIRST,)) == [True]
+    assert marks.closed((SECOND,)) == [False]
+    path = directories[0] / "lastMark"
+    path.write_bytes(b"torn")
+    marks.read()
+    assert marks.closed((FIRST,)) == [True]
+    path.write_bytes(encode_mark(FIRST))
+    marks.read()
+    assert marks.closed((FIRST,)) == [False]
+
+
+def test_a_mark_found_closed_stays_so_until_it_moves_or_is_opened_again(directories: list[Path]) -> None:
+    LastMarks(RealDisk(), directories, 2).write((FIRST, SECOND), are_closed=True)
+    marks = LastMarks(RealDisk(), directories, 2)
+    marks.read()
+    later = JournalMark(SECOND.journal_id + 1, 4096)
+    marks.write((FIRST, SECOND))
+    marks.write((FIRST, later))
+    found = LastMarks(RealDisk(), directories, 2)
+    assert greatest_marks(found.read()) == (FIRST, later)
+    assert found.closed((FIRST, later)) == [True, False]
+    found.reopen((FIRST, later))
+    found.read()
+    assert found.closed((FIRST, later)) == [False, False]

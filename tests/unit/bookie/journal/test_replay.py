@@ -18,12 +18,14 @@ from bookie.journal.format import (
     Predecessor,
     encode_first_block,
     encode_group_end,
+    encode_synced,
     fence_record,
     group_bytes,
     journal_name,
     key_record,
 )
 from bookie.journal.group_commit import WriteBatch
+from bookie.journal.last_synced import LAST_SYNCED
 from bookie.journal.replay import JournalScan, apply_records, read_journal
 from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
 
@@ -154,7 +156,7 @@ def test_a_file_of_another_kind_is_refused() -> None:
 
 
 async def replay(
-    directory: Path, files: dict[int, bytes], mark: JournalMark
+    directory: Path, files: dict[int, bytes], mark: JournalMark, *, is_closed: bool = False
 ) -> tuple[list[bytes], JournalMark]:
     for journal_id, data in files.items():
         (directory / journal_name(journal_id)).write_bytes(data)
@@ -163,7 +165,7 @@ async def replay(
     async def apply(some: Sequence[bytes]) -> None:
         records.extend(some)
 
-    end = await read_journal(RealDisk(), directory, sorted(files), mark, apply)
+    end = await read_journal(RealDisk(), directory, sorted(files), mark, apply, is_closed=is_closed)
     assert end.last_id == max(files, default=0)
     return records, end.mark
 
@@ -191,6 +193,35 @@ async def test_a_missing_file_that_the_mark_names_stops_the_start_with_advice(tm
         await replay(tmp_path, {2: file_of(GROUPS[0], journal_id=2)}, JournalMark(1, 4096))
     with pytest.raises(JournalMissingError):
         await replay(tmp_path / "nowhere", {}, JournalMark(1, 4096))
+
+
+CLOSED = file_of(*GROUPS, journal_id=7)
+
+
+@pytest.mark.parametrize("left", [None, b"", CLOSED[:4096], bytes(len(CLOSED)), b"garbage" * 999, CLOSED])
+async def test_of_a_journal_closed_in_order_nothing_is_needed(tmp_path: Path, left: bytes | None) -> None:
+    mark = JournalMark(7, len(CLOSED))
+    (tmp_path / LAST_SYNCED).write_bytes(encode_synced(mark))
+    files = {} if left is None else {7: left}
+    if not left or left[0] == 0:
+        with pytest.raises((JournalMissingError, JournalCorruptError)):
+            await replay(tmp_path, files, mark)
+    assert await replay(tmp_path, files, mark, is_closed=True) == ([], mark)
+    later = file_of(journal_id=8, previous=Predecessor(7, len(CLOSED)))
+    assert await replay(tmp_path, {**files, 8: later}, mark, is_closed=True) == (
+        [],
+        JournalMark(8, FIRST_GROUP_OFFSET),
+    )
+
+
+async def test_a_closed_mark_that_is_older_than_the_journal_counts_as_any_other(tmp_path: Path) -> None:
+    mark = JournalMark(7, FIRST_GROUP_OFFSET + 4096)
+    (tmp_path / LAST_SYNCED).write_bytes(encode_synced(JournalMark(7, len(CLOSED))))
+    with pytest.raises(JournalMissingError):
+        await replay(tmp_path, {}, mark, is_closed=True)
+    with pytest.raises(JournalCorruptError):
+        await replay(tmp_path, {7: b""}, mark, is_closed=True)
+    assert (await replay(tmp_path, {7: CLOSED}, mark, is_closed=True))[0] == ALL[2:]
 
 
 async def test_a_missing_file_in_the_middle_stops_the_start(tmp_path: Path) -> None:
