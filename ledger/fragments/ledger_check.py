@@ -23,7 +23,13 @@ from ledger.catalog.catalog import Versioned
 from ledger.codes import Code
 from ledger.context import ClientContext
 from ledger.digest import EntryCodec
-from ledger.errors import BookieError, CorruptEntryError, TooManyRequestsRefusal, UnauthorizedRefusal
+from ledger.errors import (
+    BookieError,
+    BookieUnavailableError,
+    CorruptEntryError,
+    TooManyRequestsRefusal,
+    UnauthorizedRefusal,
+)
 from ledger.fragments.entry_lists import EntryLists, lacks_any
 from ledger.fragments.fragments import Fragment, fragments_of
 from ledger.fragments.registered import RegisteredBookies
@@ -57,6 +63,8 @@ class CheckResult:
 
     bad: tuple[BadFragment, ...]  # in the order of their entries
     has_doubts: bool  # a bookie did not say whether it has its entries
+    unreached: frozenset[str] = frozenset()
+    """Registered bookies to which no connection could be made: they may have died a moment ago."""
 
     @property
     def is_sound(self) -> bool:
@@ -107,7 +115,7 @@ class LedgerCheck:
         # Format version 1 stores no password. Then a reply counts without its digest.
         codec = None if metadata.password is None else EntryCodec(metadata.digest_type, metadata.password)
         bad: dict[tuple[int, int], None] = {}
-        has_doubts = False
+        has_doubts, unreached = False, set[str]()
         fragments = fragments_of(metadata, lac)
         denied: dict[tuple[int, int], int] = {}  # the entry that the bookie did not return
         lists: dict[str, Availability | None] = {}
@@ -134,7 +142,7 @@ class LedgerCheck:
                 bookie = fragments[number].bookies[index]
                 for entry_id in entries:
                     async with self._limiter:
-                        found = await self._has(current.ledger_id, bookie, entry_id, codec)
+                        found = await self._has(current.ledger_id, bookie, entry_id, codec, unreached)
                     has_doubts |= found is None
                     if found is False:
                         bad[number, index] = None
@@ -162,7 +170,7 @@ class LedgerCheck:
             )
             for number, indices in indices_of.items()
         )
-        return CheckResult(found, has_doubts)
+        return CheckResult(found, has_doubts, frozenset(unreached))
 
     async def _find_holes(
         self,
@@ -197,8 +205,10 @@ class LedgerCheck:
                 )
         return found
 
-    async def _has(self, ledger_id: int, bookie: str, entry_id: int, codec: EntryCodec | None) -> bool | None:
-        """Whether a bookie returns an entry; None if it does not say."""
+    async def _has(
+        self, ledger_id: int, bookie: str, entry_id: int, codec: EntryCodec | None, unreached: set[str]
+    ) -> bool | None:
+        """Whether a bookie returns an entry; None if it does not say. One that cannot be reached is added."""
         request = ReadRequest(ledger_id, entry_id)
         try:
             reply = await self._context.transport.call(bookie, request)
@@ -208,6 +218,9 @@ class LedgerCheck:
                 raise refusal_of(reply, bookie, ledger_id, entry_id)
         except (TooManyRequestsRefusal, UnauthorizedRefusal):
             return None
+        except BookieUnavailableError:  # the transport has logged it
+            unreached.add(bookie)
+            return False
         except (BookieError, CorruptEntryError) as exc:
             logger.info(
                 "ledger %d: bookie %s does not return entry %d: %s",

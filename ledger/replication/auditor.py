@@ -46,6 +46,7 @@ AUDIT_GROUP = 200  # ledgers whose metadata are read before what they lack is ma
 AUDIT_RESTS_S_MAX = 300.0  # a ledger that can be restored may come after many that cannot
 MARK_REST = 79  # times the length of a mark that no worker can use before another bookie is registered
 MARK_REST_S_MAX = 0.4
+UNREACHED_PAUSE_S = 60.0  # the metadata store forgets a dead bookie, or one that restarts is back
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 
 
@@ -257,6 +258,8 @@ class Auditor:
         """
         marked, began_s = 0, trio.current_time()
         unchecked, example = 0, ""
+        doubtful: list[int] = []  # a registered bookie of theirs could not be reached
+        is_second_look = False
 
         async def check(current: Versioned, registered: RegisteredBookies) -> None:
             nonlocal marked, unchecked, example
@@ -266,11 +269,17 @@ class Auditor:
                 unchecked += 1
                 example = example or f"ledger {current.ledger_id}: {exc}"
                 return
-            bad = (await self._check.find(current, lac, registered)).bad
-            if lost := registered.all.intersection(bookie for one in bad for bookie in one.bookies):
+            found = await self._check.find(current, lac, registered)
+            if found.unreached and not is_second_look:
+                doubtful.append(current.ledger_id)
+            elif lost := registered.all.intersection(bookie for one in found.bad for bookie in one.bookies):
                 marked += await self._visits.mark_lacking(current, lost)
 
         await self._visits.check_each(check)
+        if doubtful:
+            is_second_look = True
+            await trio.sleep(UNREACHED_PAUSE_S)
+            await self._visits.check_again(doubtful, check)
         await self._marks.set_checked(RegularCheck.READS)
         self.stats.ledger_checks += 1
         self.stats.ledger_check_s += trio.current_time() - began_s

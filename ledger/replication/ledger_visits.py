@@ -95,6 +95,13 @@ class LedgerVisits:
                 await self.pace.rest(began_s)
                 await trio.sleep_until(began_s + len(group) / per_s)
 
+    async def check_again(self, ledger_ids: Sequence[int], look: Look) -> None:
+        """As ``check_each``, of these ledgers."""
+        for at in range(0, len(ledger_ids), GROUP):
+            began_s = trio.current_time()
+            await self.check_group(ledger_ids[at : at + GROUP], look)
+            await self.pace.rest(began_s)
+
     async def check_group(self, ledger_ids: Sequence[int], look: Look) -> None:
         """Call it with the metadata of each of these; not while auto-recovery is switched off."""
         if not await self._marks.is_enabled():

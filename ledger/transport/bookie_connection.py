@@ -12,6 +12,7 @@ Source: PerChannelBookieClient.java; docs/protocol.md 1.3.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -428,13 +429,15 @@ class BookieConnection:
         if overdue is not None:
             self.fail(BookieTimeoutError, f"silent for {self._config.add_timeout_s:g} s: {overdue}")
 
-    def report_loss(self) -> None:
+    def report_loss(self, *, is_news: bool = True) -> None:
         """Complete every request without a reply with the error, and notify the sinks of adds.
 
-        They may send again at once; the transport then opens a new connection.
+        They may send again at once; the transport then opens a new connection. ``is_news``: log it as
+        information.
         """
         lost = self.protocol.close()
-        logger.info(
+        logger.log(
+            logging.INFO if is_news else logging.DEBUG,
             "%s; its %s connection had %d calls and the adds of %d ledgers without a reply",
             self.make_error(),
             self.name,

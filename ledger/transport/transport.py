@@ -61,6 +61,7 @@ __all__ = [
 
 
 HINT_QUEUE_BYTES_MAX = 65_536  # with more to send, a hint is dropped
+SAY_S = 60.0  # between two lines about a bookie that cannot be reached
 
 
 class _Purpose(enum.Enum):
@@ -103,6 +104,7 @@ class Transport:
         self._connections_started = 0
         self.losses = 0  # connections lost so far; if it did not change, no connection was lost
         self.request_timeouts = self.connections_failed = self.speculative_reads = 0  # for statistics
+        self._said_at: dict[str, float] = {}  # of each bookie that cannot be reached
         self._is_closed = False
         self._is_v3 = config.add_version == 3
         self._refused_adds: set[tuple[str, int]] = set()
@@ -318,8 +320,19 @@ class Transport:
             del self._connections[purpose][connection.bookie]
             self.losses += 1
             self.connections_failed += not connection.has_connected
-            connection.report_loss()
+            connection.report_loss(is_news=self._is_news(connection))
             del self._alive[connection]
+
+    def _is_news(self, connection: BookieConnection) -> bool:
+        """False if a line has just said that its bookie cannot be reached."""
+        bookie, now_s = connection.bookie, trio.current_time()
+        if connection.has_connected:
+            self._said_at.pop(bookie, None)
+            return True
+        is_news = now_s >= self._said_at.get(bookie, float("-inf")) + SAY_S
+        if is_news:
+            self._said_at[bookie] = now_s
+        return is_news
 
     def _refuse_adds(self, bookie: str, ledger_id: int, sink: AddSink) -> None:
         # Once only: a sink that posts again after each loss would recurse without end.

@@ -62,8 +62,13 @@ def test_auto_recovery_is_measured_while_a_bookie_is_away(tmp_path: Path) -> Non
         "first checks",
         "one bookie away",
         "until all replicas are back",
+        "rolling restart",
+        "until all replicas are there",
     ]
-    assert all(row["ledgers"] == 20 and row["cpu_percent"] >= 0 for row in rows)
+    assert [row["ledgers"] for row in rows] == [20, 20, 20, 40, 40]
+    assert all(row["cpu_percent"] >= 0 for row in rows)
+    assert rows[0]["entries_copied"] == 0
+    assert rows[2]["entries_copied"] >= 20
     assert _processes_with(tmp_path) == []
 
 

@@ -1,7 +1,7 @@
 """The cost of auto-recovery while one of three bookies is away, and the time until all replicas are back.
 
-Inside: many small ledgers on three bookies; a new process of auto-recovery; its processor time and log lines
-while its first checks run, while a bookie is away, and after the return.
+Inside: many small ledgers on three bookies; a new process of auto-recovery; its processor time, log lines and
+copies while its first checks run, while a bookie is away, after the return, and after a rolling restart.
 Always: the ledgers are written while a bookie was killed and back, too, so that each of the last ones lacks
 entries; at the end the bookies list every replica, or the benchmark fails.
 """
@@ -9,6 +9,7 @@ entries; at the end the bookies list every replica, or the benchmark fails.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,9 +33,11 @@ WRITERS = 16  # ledgers created at once
 WRITTEN_MAX = 1000  # ledgers that are written while the bookie is away
 PAYLOAD = b"x" * 100
 ENTRIES = 3
+BOOKIES = 3  # of a local cluster
 LIMIT_S = 600.0
 STOP_S = 5.0
 POLL_S = 0.5
+_COPIED = re.compile(r": (\d+) entries from ")  # a line of the worker for each fragment
 
 
 async def measure_absence(directory: Path, ledgers: int, seconds: float) -> list[dict[str, object]]:
@@ -73,8 +76,22 @@ async def measure_absence(directory: Path, ledgers: int, seconds: float) -> list
                     await handle.close()
                 marks = UnderReplicatedLedgers(store.current_session(), LEDGERS_ROOT)
                 everything = [*closed, *(handle.ledger_id for handle in handles)]
-                await _until_replicated(client, marks, everything)
+                await _until_replicated(client, marks, everything[len(closed) :], ENTRIES)
                 rows.append(meter.row("until all replicas are back", ledgers))
+                handles = [await client.create() for _ in range(written)]
+                await _append_each(handles)
+                meter.row("", ledgers)
+                for index in range(BOOKIES):
+                    await cluster.terminate(index)
+                    await _append_each(handles)
+                    await cluster.restart(index)
+                    await _append_each(handles)
+                rows.append(meter.row("rolling restart", ledgers + written))
+                for handle in handles:
+                    await handle.close()
+                await _until_replicated(client, marks, [one.ledger_id for one in handles], 1 + 2 * BOOKIES)
+                rows.append(meter.row("until all replicas are there", ledgers + written))
+                await count_replicas(client, everything, ENTRIES)
             finally:
                 with trio.CancelScope(shield=True):
                     await process.stop(started, grace_s=STOP_S)
@@ -87,12 +104,15 @@ class _Meter:
     def __init__(self, measured: ProcessId, log: Path) -> None:
         self._process, self._log = measured, log
         self._began_s, self._cpu_s, self._lines = trio.current_time(), 0.0, 0
+        self._copied = 0
 
     def row(self, phase: str, ledgers: int) -> dict[str, object]:
         stats = process.stats(self._process)
         if stats is None:
             raise BenchError(f"auto-recovery ended; see {self._log}")
-        now_s, lines = trio.current_time(), len(self._log.read_bytes().splitlines())
+        text = self._log.read_text()
+        now_s, lines = trio.current_time(), len(text.splitlines())
+        copied = sum(map(int, _COPIED.findall(text)))
         elapsed_s, cpu_s = now_s - self._began_s, stats.cpu_s - self._cpu_s
         found = {
             "phase": phase,
@@ -100,8 +120,9 @@ class _Meter:
             "elapsed_s": round(elapsed_s, 1),
             "cpu_percent": round(cpu_s / elapsed_s * 100, 1),
             "log_lines": lines - self._lines,
+            "entries_copied": copied - self._copied,
         }
-        self._began_s, self._cpu_s, self._lines = now_s, stats.cpu_s, lines
+        self._began_s, self._cpu_s, self._lines, self._copied = now_s, stats.cpu_s, lines, copied
         return found
 
 
@@ -128,13 +149,13 @@ async def _append_each(handles: Sequence[WriteHandle]) -> None:
 
 
 async def _until_replicated(
-    client: LedgerClient, marks: UnderReplicatedLedgers, ledgers: Sequence[int]
+    client: LedgerClient, marks: UnderReplicatedLedgers, ledgers: Sequence[int], entries: int
 ) -> None:
     with trio.move_on_after(LIMIT_S):
         while True:
             if not await marks.marked():
                 try:
-                    await count_replicas(client, ledgers, ENTRIES)
+                    await count_replicas(client, ledgers, entries)
                 except BenchError:
                     pass
                 else:

@@ -54,6 +54,7 @@ AWAY_COLUMNS = {
     "s": "elapsed_s",
     "% of a core": "cpu_percent",
     "log lines": "log_lines",
+    "entries copied": "entries_copied",
 }
 PAGE_COLUMNS = {
     "page": "system",
@@ -155,7 +156,8 @@ def command(
     the share of its rate that the writer keeps. The floor copies and syncs a file of as many bytes. idle: the
     CPU time of three bookies with page and auto-recovery, beside ZooKeeper. page: the first paint in a
     headless Chromium, beside that of a trivial page. away: the CPU time and log lines of auto-recovery during
-    its first checks, while one of three bookies is away, and until all replicas are back.
+    its first checks, while one of three bookies is away, until all replicas are back, and for a rolling
+    restart.
     """
     if jars is not None and peers is None:
         raise click.UsageError("--apache-jars needs --peers apache")

@@ -23,7 +23,7 @@ from ledger.metadata_store.errors import ConnectionLostError
 from ledger.metadata_store.memory import open_memory_store
 from ledger.metadata_store.store import MetadataStore
 from ledger.replication.absences import SETTLE_S
-from ledger.replication.auditor import AUDIT_GROUP, Auditor
+from ledger.replication.auditor import AUDIT_GROUP, UNREACHED_PAUSE_S, Auditor
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.ledger_visits import GROUP, OPEN_PAUSE_S, REST_S_MAX
 from ledger.replication.marks import RegularCheck, UnderReplicatedLedgers
@@ -221,6 +221,27 @@ async def test_the_check_of_all_ledgers_finds_lost_entries_of_a_bookie_that_runs
         assert whole != damaged
 
 
+@pytest.mark.parametrize("becomes", ["reachable", "forgotten", "silent"])
+async def test_a_registered_bookie_that_cannot_be_reached_is_looked_at_again_before_a_mark(
+    autojump_clock: MockClock, becomes: str
+) -> None:
+    """A bookie that died, or restarts, stays registered for the time of its session."""
+    async with open_world(3) as world, trio.open_nursery() as nursery:
+        ledger_id = await world.closed_ledger()
+        await world.cluster.stop("b2:1", registered=True)
+        nursery.start_soon(world.auditor.check_ledgers)
+        await trio.sleep(UNREACHED_PAUSE_S / 2)
+        assert await marked(world) == {}
+        if becomes == "reachable":
+            world.cluster.revive("b2:1")
+        elif becomes == "forgotten":
+            world.cluster.revive("b2:1")
+            await world.lose("b2:1")
+        while not world.auditor.stats.ledger_checks:  # noqa: ASYNC110
+            await trio.sleep(1)
+        assert await marked(world) == ({ledger_id: ("b2:1",)} if becomes == "silent" else {})
+
+
 async def test_a_check_recorded_by_a_clock_that_was_ahead_delays_the_next_one_by_one_interval(
     autojump_clock: MockClock,
 ) -> None:
@@ -309,7 +330,7 @@ async def test_a_ledger_that_changes_during_its_check_is_not_marked() -> None:
         assert await marked(world) == {}
 
 
-async def test_a_bookie_that_goes_away_during_a_check_is_left_to_the_audit() -> None:
+async def test_a_bookie_that_goes_away_during_a_check_is_left_to_the_audit(autojump_clock: MockClock) -> None:
     async with open_world(3) as world:
         path = world.client.context.catalog.path(await world.closed_ledger())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Literal
 
 import attrs
@@ -10,9 +11,9 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ledger.codes import Code, Operation
-from ledger.errors import BookieTimeoutError
+from ledger.errors import BookieTimeoutError, BookieUnavailableError
 from ledger.transport.dial import dial_tcp
-from ledger.transport.transport import TransportConfig, open_transport
+from ledger.transport.transport import SAY_S, TransportConfig, open_transport
 from ledger.wire.messages import (
     AddReply,
     AddRequest,
@@ -336,3 +337,34 @@ async def test_force_uses_the_connection_of_the_adds_that_it_syncs(version: Lite
     ]
     assert with_adds == with_force
     assert len(with_adds) == 1
+
+
+async def test_a_bookie_that_cannot_be_reached_is_one_line_a_minute(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ledger.transport.bookie_connection")
+    is_up = False
+
+    async def refuse() -> None:
+        if not is_up:
+            raise OSError("refused")
+
+    async with open_bookies() as (transport, bookies):
+        bookies.before_dial = refuse
+
+        async def call_often() -> int:
+            caplog.clear()
+            for _ in range(9):
+                with contextlib.suppress(BookieUnavailableError):
+                    await transport.call(B1, BookieInfoRequest())
+            return sum("connecting failed" in line for line in caplog.messages)
+
+        assert [await call_often(), await call_often()] == [1, 0]
+        await trio.sleep(SAY_S)
+        assert await call_often() == 1
+        is_up = True
+        await transport.call(B1, BookieInfoRequest())
+        is_up = False
+        await trio.aclose_forcefully(bookies.peers[-1].stream)
+        await wait_all_tasks_blocked()
+        assert await call_often() == 1
