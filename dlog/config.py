@@ -205,7 +205,8 @@ class NamespaceConfig(_KnowsItsArguments):
     owner_address: str = attrs.field(default=LOOPBACK, validator=instance_of(str))
     """Where this program takes the records of others while it owns a log in a cluster
     (``open_writer(shared=True)``): ``HOST``, ``HOST:PORT`` or ``HOST:FIRST-LAST``, at which they reach it.
-    Each log has a port of its own. The default is for programs on one machine."""
+    Each log has a port of its own. The default is for programs on one machine. ``none``: it never owns a log
+    that it shares, but forwards to other programs, such as ``dlog proxy``."""
     session_timeout_ms: int = attrs.field(default=10_000, validator=gt(0))
     connect_timeout_s: float = attrs.field(default=10.0, validator=gt(0))
     """How long to wait for ZooKeeper. A writer that begins waits as long for enough writable bookies."""

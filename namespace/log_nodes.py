@@ -23,6 +23,7 @@ READ_LOCK = "readLock"
 SUBSCRIBERS = "subscribers"
 ORIGIN = "dlog-origin"
 RENAMED_NODE = ".dlog-renamed"
+PROXIES_NODE = ".dlog-proxies"
 
 
 def policy_path(namespace_path: str) -> str:
@@ -33,6 +34,11 @@ def policy_path(namespace_path: str) -> str:
 def renamed_parent_path(namespace_path: str) -> str:
     """The parent of all names that logs once had (``origin``). Ours."""
     return f"{namespace_path}/{RENAMED_NODE}"
+
+
+def proxies_path(namespace_path: str) -> str:
+    """The parent of the nodes of all proxies (``dlog.proxies``). Ours."""
+    return f"{namespace_path}/{PROXIES_NODE}"
 
 
 @attrs.frozen

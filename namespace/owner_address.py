@@ -1,6 +1,6 @@
 """Where the owner of a shared log takes records in a network: as a setting says, and as its node says.
 
-    setting    HOST, HOST:PORT or HOST:FIRST-LAST
+    setting    HOST, HOST:PORT or HOST:FIRST-LAST; or none: it owns no log
     node       HOST:PORT#KEY    the key in hexadecimal: it shows a connection to be meant for this owner
 
 Inside: both texts. Not inside: listening and dialling (``dlog.forwarding.network_meeting``).
@@ -19,6 +19,7 @@ from namespace.errors import ConfigError
 
 KEY_BYTES = 16
 LOOPBACK = "127.0.0.1"
+NEVER = "none"
 PORT_MAX = 65_535
 _HOST = r"(\[[0-9a-fA-F:.%\w]{1,100}\]|[^\[\]:\s#]{1,255})"
 _LISTEN_AT = re.compile(_HOST + r"(?::(\d{1,5})(?:-(\d{1,5}))?)?", re.ASCII)
@@ -48,15 +49,17 @@ class OwnerPlace:
         return f"{host}:{self.port}#{self.key.hex()}"
 
 
-def parse_listen_at(text: str) -> ListenAt:
-    """``HOST``, ``HOST:PORT`` or ``HOST:FIRST-LAST``; an address of IPv6 in brackets.
+def parse_listen_at(text: str) -> ListenAt | None:
+    """``HOST``, ``HOST:PORT`` or ``HOST:FIRST-LAST``; an address of IPv6 in brackets. None for ``none``.
 
     Raises:
         ConfigError: It is none of these, or no other program could reach it.
     """
+    if text == NEVER:
+        return None
     found = _LISTEN_AT.fullmatch(text)
     if found is None:
-        raise ConfigError(f"owner_address={text!r}: give HOST, HOST:PORT or HOST:FIRST-LAST")
+        raise ConfigError(f"owner_address={text!r}: give HOST, HOST:PORT, HOST:FIRST-LAST or none")
     host, first = found[1].strip("[]"), int(found[2] or 0)
     last = int(found[3] or first)
     if host in _ALL_ADDRESSES:

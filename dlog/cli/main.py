@@ -47,6 +47,7 @@ SECTIONS = {
         "explain": ("dlog.cli.operators.explain", "Say why an append waits or a ledger lacks replicas."),
         "repair": ("dlog.cli.operators.repair", "Make the lost metadata of a directory again."),
         "daemon": ("dlog.cli.operators.daemon", "Run a bookie or auto-recovery in the background."),
+        "proxy": ("dlog.cli.running.proxy", "Own logs on behalf of the programs that write them."),
         "zookeeper": ("dlog.cli.running.zookeeper", "Run one ZooKeeper server."),
         "inspect": ("dlog.cli.operators.bookie.inspect", "Print the contents of a stopped bookie's files."),
     },

@@ -65,7 +65,9 @@ class _Link:
 class NetworkMeeting(NodeMeeting):
     """For a log in a cluster: a TCP port."""
 
-    def __init__(self, listen_at: ListenAt, nodes: LogNodes, security: BookieSecurity = NO_SECURITY) -> None:
+    def __init__(
+        self, listen_at: ListenAt | None, nodes: LogNodes, security: BookieSecurity = NO_SECURITY
+    ) -> None:
         """``security``: what this program has for bookies, which programs show each other."""
         super().__init__(nodes)
         self._listen_at, self._security = listen_at, security
@@ -149,7 +151,8 @@ class NetworkMeeting(NodeMeeting):
 
     @asynccontextmanager
     async def _door(self, serve: Serve, tasks: ServiceTasks) -> AsyncIterator[str]:
-        security, listener = await self._opened_security(), await self._listen()
+        assert self._listen_at is not None  # a program that never owns a log opens no door
+        security, listener = await self._opened_security(), await self._listen(self._listen_at)
         port: int = listener.socket.getsockname()[1]
         key = secrets.token_bytes(KEY_BYTES)
 
@@ -176,8 +179,7 @@ class NetworkMeeting(NodeMeeting):
             tasks.start_soon(accept)
             yield str(OwnerPlace(self._listen_at.host, port, key))
 
-    async def _listen(self) -> trio.SocketListener:
-        where = self._listen_at
+    async def _listen(self, where: ListenAt) -> trio.SocketListener:
         for port in range(where.first_port, where.last_port + 1):
             try:
                 first, *others = await trio.open_tcp_listeners(port, host=where.host)

@@ -120,6 +120,7 @@ class SharedLog:
         producer: The name that its records carry.
         check_admin: Awaited before sealing; it may raise.
         check_truncation: Awaited before each truncation; it may raise.
+        may_own: False: it never becomes the owner.
     """
 
     log: ReadOnlyLog
@@ -131,6 +132,7 @@ class SharedLog:
     producer: str
     check_admin: Callable[[], Awaitable[object]]
     check_truncation: Callable[[], Awaitable[object]]
+    may_own: bool = True
 
 
 class _LinkLostError(Exception):
@@ -358,8 +360,13 @@ class SharedShell:
             address = await self.shared.meeting.address(changed)
             if address is not None and await self._forward(address):
                 return
-            if await self._own():
+            if self.shared.may_own and await self._own():
                 return
+            if not self.shared.may_own and address is None:
+                self._problem = LogUnavailableError(
+                    f"log {self.log!r}: no program owns its writer, and this one may not"
+                    " (owner_address=none); start dlog proxy"
+                )
             if address is not None:
                 self._problem = LogUnavailableError(
                     f"log {self.log!r}: the program that owns its writer does not answer at"

@@ -29,6 +29,7 @@ from dlog.write.segment_lifecycle import SegmentLifecycle
 from ledger.metadata_store.lock import DistributedLock
 from namespace.access_control.entries import Denial
 from namespace.dlsn import DLSN
+from namespace.owner_address import NEVER
 from namespace.policy import Right
 
 
@@ -146,6 +147,7 @@ async def open_shared_writer(
         partial(is_store_away, store=context.store),
         token_hex(16) if producer is None else producer,
         *_administration(context, name),
+        may_own=context.config.owner_address != NEVER,
     )
     timeout_s = config.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
     async with shared_writer.open_shared_writer(shared, timeout_s) as writer:

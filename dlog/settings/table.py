@@ -129,7 +129,8 @@ _TOP = (
     Setting(
         "owner_address",
         kinds.TEXT,
-        "HOST, HOST:PORT or HOST:FIRST-LAST: where others reach this program while it owns a shared log.",
+        "HOST, HOST:PORT or HOST:FIRST-LAST: where others reach this program while it owns a shared log;"
+        " `none`: it never owns one.",
         _CLUSTER,
     ),
     Setting("session_timeout_ms", kinds.WHOLE_MILLISECONDS, "The session with ZooKeeper.", _CLUSTER),

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -104,3 +107,40 @@ async def test_two_commands_write_one_log_of_a_cluster_with_mutual_tls(tmp_path:
             tmp_path / "cluster", session_timeout_ms=SESSION_MS, secure=True
         ) as cluster:
             await written_by_two_commands(cluster.uri, cluster.paths.client_settings)
+
+
+@asynccontextmanager
+async def proxy(uri: str, name: str) -> AsyncIterator[trio.Process]:
+    """A process of `dlog proxy`; at the end of the block SIGTERM has to end it."""
+    command = [sys.executable, "-m", "dlog", "proxy", "--uri", uri, "--name", name]
+    process = await trio.lowlevel.open_process(command, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+        process.send_signal(signal.SIGTERM)
+        await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_programs_that_own_no_log_write_through_proxies_that_leave_and_die(tmp_path: Path) -> None:
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with open_local_cluster(tmp_path / "cluster", session_timeout_ms=SESSION_MS) as cluster:
+            uri = uri_of(cluster.uri)
+            async with open_crowd(f"{uri}&owner_address=none") as crowd:
+                async with proxy(uri, "a"):
+                    for _ in range(PROGRAMS):
+                        await crowd.start()
+                    await crowd.more_from(crowd.living, 20)
+                    async with proxy(uri, "b") as dying:
+                        await crowd.more_from(crowd.living, 20)
+                        dying.kill()
+                        await dying.wait()
+                        await crowd.more_from(crowd.living, 20)
+                    async with proxy(uri, "c"):
+                        await crowd.more_from(crowd.living, 20)
+                    await crowd.more_from(crowd.living, 20)
+                assert len(crowd.living) == PROGRAMS  # no append failed
+                assert not any(each.has_owned for each in crowd.appenders)
+                await crowd.check()

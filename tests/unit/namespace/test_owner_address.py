@@ -24,6 +24,10 @@ def test_a_setting_names_a_host_and_perhaps_ports(text: str, expected: ListenAt)
     assert parse_listen_at(text) == expected
 
 
+def test_a_program_may_say_that_it_owns_no_log() -> None:
+    assert parse_listen_at("none") is None
+
+
 @pytest.mark.parametrize(
     "text", ["", ":4181", "a:b", "a:0", "a:65536", "a:9-8", "a:1-", "a b", "::1", "0.0.0.0:1", "[::]", "*"]
 )
