@@ -438,6 +438,93 @@ def test_every_assert_says_which_line_of_ours_makes_it_true() -> None:
     assert wrong == []
 
 
+# Calls that change something, by the first word of their names.
+EFFECTS = {
+    *(
+        "next",
+        "pop",
+        "popleft",
+        "popitem",
+        "setdefault",
+        "update",
+        "add",
+        "append",
+        "extend",
+        "insert",
+        "remove",
+    ),
+    *(
+        "discard",
+        "clear",
+        "acquire",
+        "release",
+        "send",
+        "recv",
+        "receive",
+        "read",
+        "readline",
+        "write",
+        "submit",
+    ),
+    *(
+        "take",
+        "put",
+        "wait",
+        "waitpid",
+        "close",
+        "open",
+        "start",
+        "stop",
+        "run",
+        "join",
+        "communicate",
+        "settle",
+    ),
+    *("kill", "create", "delete", "set", "commit", "flush", "sync", "seek", "fetch", "feed", "begin", "end"),
+}
+
+
+def _has_effect(node: ast.AST) -> bool:
+    """True for what may change something: an await, an assignment, or a call of a name that says so."""
+    if isinstance(node, ast.Call):
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if isinstance(node.func, ast.Name) and name == "set":
+            return False
+        return name in EFFECTS or name.startswith(tuple(f"{effect}_" for effect in EFFECTS))
+    return isinstance(node, ast.Await | ast.NamedExpr | ast.Yield | ast.YieldFrom)
+
+
+@pytest.mark.parametrize(
+    ("asserted", "has_effect"),
+    [
+        ("await reply()", True),
+        ("(found := find())", True),
+        ("next(rest, None) is None", True),
+        ("self.queue.popleft() == 1", True),
+        ("os.waitpid(child, 0)[1] == 0", True),
+        ("len(set(names)) == len(names)", False),
+        ("self.is_taken(entry_id)", False),
+    ],
+)
+def test_an_assert_with_an_effect_is_found(asserted: str, has_effect: bool) -> None:
+    assert any(map(_has_effect, ast.walk(ast.parse(asserted)))) is has_effect
+
+
+def test_no_assert_has_an_effect_that_optimised_python_leaves_out() -> None:
+    """Of the product and of what tests use; in test modules pytest keeps asserts."""
+    files = [(module.path, module.text) for module in modules()]
+    for file in (ROOT / "tests").rglob("*.py"):
+        if not file.name.startswith("test_"):
+            files.append((file.relative_to(ROOT).as_posix(), file.read_text("utf-8")))
+    wrong = [
+        f"{path}:{node.lineno}"
+        for path, text in files
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Assert) and any(map(_has_effect, ast.walk(node.test)))
+    ]
+    assert wrong == []
+
+
 REPORTS = {
     "report_contained",
     "contained_error",

@@ -239,7 +239,6 @@ def decode_segment(data: bytes, name: str | None = None) -> LogSegment:
     if version >= 3:
         min_active_entry_id, min_active_slot_id = next(rest), next(rest)
     start_sequence_id = next(rest) if version >= 5 else UNASSIGNED_START_SEQUENCE_ID
-    assert next(rest, None) is None  # the number of fields was compared above
     segment = LogSegment(
         version=version,
         in_progress=in_progress,

@@ -78,12 +78,14 @@ class Appender:
     async def wait_open(self) -> None:
         """Wait until the process has opened its writer; fail if it ends before."""
         while self.opened_behind is None:
-            assert await self._receive(), "the appender ended by itself; its error is printed above"
+            goes_on = await self._receive()
+            assert goes_on, "the appender ended by itself; its error is printed above"
 
     async def wait_acknowledged(self, number: int) -> None:
         """Wait until record ``number`` is acknowledged; fail if the process ends before."""
         while self.acknowledged < number:
-            assert await self._receive(), "the appender ended by itself; its error is printed above"
+            goes_on = await self._receive()
+            assert goes_on, "the appender ended by itself; its error is printed above"
 
     async def kill(self) -> int:
         """SIGKILL the process; return the last record that it reported as acknowledged."""

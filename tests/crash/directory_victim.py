@@ -143,7 +143,8 @@ class Victim:
     async def wait(self, acknowledged: int, compacted: int = 0) -> None:
         """Wait until it has done so much; fail if it ends before."""
         while self.acknowledged < acknowledged or self.compacted < compacted:
-            assert await self._receive(), "the process ended by itself; its error is printed above"
+            goes_on = await self._receive()
+            assert goes_on, "the process ended by itself; its error is printed above"
 
     async def wait_end(self) -> int:
         """Wait until it has ended; its exit code."""

@@ -98,7 +98,8 @@ def end(ending: str, log: Any, end_child: Callable[[], None]) -> None:
                 except Exception as exc:
                     say("refused" if isinstance(exc, ERRORS) and RULE in str(exc) else repr(exc))
                 end_child()
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            _, status = os.waitpid(child, 0)
+            assert os.waitstatus_to_exitcode(status) == 0
 
 
 class AsyncFace(Protocol):

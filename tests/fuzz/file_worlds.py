@@ -102,7 +102,8 @@ class BookieWorld:
                 async with self._running(home, self._tree) as talk:
                     for ledger_id in LEDGERS:
                         for entry_id in range(RECORDS):
-                            assert (await _add(talk, ledger_id, entry_id)).code is Code.OK
+                            reply = await _add(talk, ledger_id, entry_id)
+                            assert reply.code is Code.OK
 
     async def use(self, home: Path, broken: Callable[[], None], outcome: Outcome) -> None:
         tree = copy.deepcopy(self._tree)

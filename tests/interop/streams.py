@@ -180,9 +180,12 @@ def expected_records(payloads: Sequence[bytes], dlsns: Sequence[DLSN]) -> list[R
 async def same_for_both(place: StreamPlace, log: str, expected: Sequence[Record]) -> None:
     """Check that both sides, each in a namespace of its own, read and count exactly these records."""
     async with place.namespace() as namespace, place.java_log(log) as java:
-        assert without_attributes(await read_by_us(namespace, log)) == expected
-        assert await java.read(len(expected)) == expected
-        assert await java.read_synchronously(len(expected)) == expected
+        ours = await read_by_us(namespace, log)
+        assert without_attributes(ours) == expected
+        theirs = await java.read(len(expected))
+        assert theirs == expected
+        theirs = await java.read_synchronously(len(expected))
+        assert theirs == expected
         description = await namespace.describe_log(log)
         ends = await java.ends()
         assert description.record_count == ends["record_count"] == len(expected)

@@ -84,7 +84,8 @@ class Peer:
         return self._replies.pop(0)
 
     async def secured(self, context: ssl.SSLContext) -> Peer:
-        assert await self.ask(StartTlsRequest()) == StartTlsReply(Code.OK)
+        reply = await self.ask(StartTlsRequest())
+        assert reply == StartTlsReply(Code.OK)
         stream = trio.SSLStream(self.stream, context, server_hostname="bookie.test", https_compatible=True)
         await stream.do_handshake()
         return Peer(stream)
