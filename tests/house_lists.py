@@ -20,7 +20,6 @@ ONLY_IN = {
     "pyarrow": ("spark_integration/", "dlog/read/record_batch.py"),
     "rocksdict": ("bookie/",),
     "click": ("dlog/cli/", "spark_integration/commands/"),
-    "rich": ("dlog/cli/",),
     "crc32c": ("ledger/", "bookie/", "dlog/testing/disk.py"),
     "google": ("ledger/",),
     "snappy": ("dlog/",),

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from dlog.cli.terminal.output import console, print_facts
+from dlog.cli.terminal.output import print_facts
+from dlog.cli.terminal.screen import GREEN, RED, styled
 
 
 @attrs.frozen(kw_only=True)
@@ -78,12 +79,11 @@ def print_report(report: DemoReport) -> None:
     if report.spark_records is not None:
         facts.append(("Spark counts", f"{report.spark_records:,}"))
     print_facts(facts)
-    out = console()
     if report.is_good:
-        out.print("[bold green]The log has every line once, unchanged and in order.[/]")
+        print(styled("The log has every line once, unchanged and in order.", GREEN))
     else:
-        out.print(
-            f"[bold red]Wrong:[/] {report.lost:,} lost, {report.repeated:,} repeated, "
+        print(
+            f"{styled('Wrong:', RED)} {report.lost:,} lost, {report.repeated:,} repeated, "
             f"{report.reordered:,} reordered, {report.changed:,} changed"
             + (
                 ""

@@ -13,14 +13,12 @@ from typing import Any
 
 import click
 import trio
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.text import Text
 
 import dlog
 from dlog.cli.terminal.escapes import escaped
 from dlog.cli.terminal.options import json_option, uri_option
-from dlog.cli.terminal.output import console, make_table, print_json
+from dlog.cli.terminal.output import make_table, print_json, print_lines
+from dlog.cli.terminal.screen import BOLD, RED, cut, styled, whole_screen, width
 from dlog.cli.terminal.signals import run
 from dlog.page import look
 
@@ -70,18 +68,18 @@ def _screen(*, as_json: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
     if as_json or not sys.stdout.isatty():
         yield lambda found: _printed(found, as_json=as_json)
         return
-    with Live(console=console(), screen=True, auto_refresh=False) as live:
-        yield lambda found: live.update(_tables(found), refresh=True)
+    with whole_screen(sys.stdout) as show:
+        yield lambda found: show(_tables(found))
 
 
 def _printed(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        console().print(_tables(found))
+        print_lines(_tables(found))
 
 
-def _tables(found: dict[str, Any]) -> RenderableType:
+def _tables(found: dict[str, Any]) -> list[str]:
     overview, streams = found["overview"], found["streams"]
     recovery = overview["auto_recovery"]
     head = f"{overview['namespace']}: {overview['under_replicated']} under-replicated ledgers"
@@ -112,16 +110,16 @@ def _tables(found: dict[str, Any]) -> RenderableType:
         ]
         for each in sorted(streams["streams"], key=lambda each: -(each["records_per_s"] or 0))
     ]
-    parts: list[RenderableType] = [
-        Text(escaped(head), style="bold red" if overview["under_replicated"] else "bold"),
-        Text(),
-        make_table(["bookie", "state", "free GB", "total GB", "entries/s", "lost replicas"], bookies),
-        Text(),
-        make_table(["log", "records", "records/s", "segments", "cursors", "writer"], logs),
+    lines = [
+        styled(cut(escaped(head), width()), RED if overview["under_replicated"] else BOLD),
+        "",
+        *make_table(["bookie", "state", "free GB", "total GB", "entries/s", "lost replicas"], bookies),
+        "",
+        *make_table(["log", "records", "records/s", "segments", "cursors", "writer"], logs),
     ]
     if streams["left_out"]:
-        parts.append(Text(f"{streams['left_out']} more logs are not shown"))
-    return Group(*parts)
+        lines.append(f"{streams['left_out']} more logs are not shown")
+    return lines
 
 
 def _gigabytes(size_bytes: int | None) -> str:

@@ -13,17 +13,14 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import trio
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from dlog.cli.terminal.escapes import escaped, escaped_bytes
+from dlog.cli.terminal.screen import Line, bar, fact_lines, table_lines
 
-WIDTH_IN_FILES = 160  # columns, if stdout is no terminal
 _NUMBER = re.compile(r"-|-?[\d,]+(\.\d+)?( ?[a-zA-Z%]{1,3})?")  # with a unit; "-" stands for none
 
 
@@ -56,39 +53,30 @@ def payload_lines(payloads: Iterable[bytes], *, raw: bool = False) -> bytes:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table for people, with numbers aligned to the right."""
-    console().print(make_table(columns, rows))
+    print_lines(make_table(columns, rows))
 
 
-def make_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table for people, with numbers aligned to the right and without control characters."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(columns):
-        numeric = bool(rows) and all(_NUMBER.fullmatch(row[index]) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(escaped(cell)) for cell in row))
-    return table
+def make_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table for people, with numbers aligned to the right and without control characters."""
+    numeric = [
+        bool(rows) and all(_NUMBER.fullmatch(row[index]) for row in rows) for index in range(len(columns))
+    ]
+    return table_lines(columns, [list(map(escaped, row)) for row in rows], numeric)
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Print names and values, one pair a line."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts:
-        table.add_row(Text(escaped(name)), Text(escaped(value, keep_newlines=True)))
-    console().print(table)
+    print_lines(fact_lines((escaped(name), escaped(value, keep_newlines=True)) for name, value in facts))
 
 
 def print_wrapped(text: str) -> None:
     """Print lines for people; a long one continues on the next line of the terminal."""
-    console().print(Text(escaped(text, keep_newlines=True)), soft_wrap=True)
+    print(escaped(text, keep_newlines=True), flush=True)
 
 
-def console() -> Console:
-    """A console on stdout, for people. It prints ``:100:`` as text and not as an emoji."""
-    width = None if sys.stdout.isatty() else WIDTH_IN_FILES
-    return Console(highlight=False, emoji=False, width=width)
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines for people, without control characters of others."""
+    print(*lines, sep="\n", flush=True)
 
 
 def print_note(message: str) -> None:
@@ -127,13 +115,11 @@ def progress_bar(
     if quiet or not sys.stderr.isatty():
         yield _ignore
         return
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()]
-    columns += [TextColumn("{task.completed:,.0f} " + unit), TimeRemainingColumn(elapsed_when_finished=True)]
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(label, total=total)
-        yield lambda done: progress.update(task, completed=done)
+    line, began_s = Line(sys.stderr), time.monotonic()
+    try:
+        yield lambda done: line.draw(bar(label, done, total, unit, time.monotonic() - began_s))
+    finally:
+        line.clear()
 
 
 def _ignore(_done: int) -> None:

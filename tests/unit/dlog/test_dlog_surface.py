@@ -148,7 +148,7 @@ def test_every_public_object_has_a_docstring() -> None:
 def test_importing_dlog_imports_nothing_until_a_name_is_used() -> None:
     heavy = ["trio", "attr", "attrs", "ledger", "namespace", "bookie", "asyncio", "ssl", "google", "crc32c"]
     heavy += ["opentelemetry"]
-    heavy += ["kazoo", "rocksdict", "click", "rich", "pyspark", "sqlite3", "snappy", "cramjam", "dlog.errors"]
+    heavy += ["kazoo", "rocksdict", "click", "pyspark", "sqlite3", "snappy", "cramjam", "dlog.errors"]
     script = f"import sys, dlog; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -156,7 +156,7 @@ def test_importing_dlog_imports_nothing_until_a_name_is_used() -> None:
 
 @pytest.mark.slow
 def test_using_dlog_imports_no_server_no_zookeeper_and_no_spark() -> None:
-    heavy = ["kazoo", "rocksdict", "bookie", "click", "rich", "pyspark", "sqlite3"]
+    heavy = ["kazoo", "rocksdict", "bookie", "click", "pyspark", "sqlite3"]
     script = (
         "import sys, dlog; names = set(dlog.__all__) - {'cluster', 'open_ledgers'};"
         "[getattr(dlog, name) for name in sorted(names)];"
@@ -170,7 +170,7 @@ def test_using_dlog_imports_no_server_no_zookeeper_and_no_spark() -> None:
 def test_a_first_append_to_a_directory_imports_no_repair_and_no_authentication(tmp_path: Path) -> None:
     heavy = ["dlog.repair", "dlog.bulk.attaching", "dlog.read.verifier", "dlog.read.entry_verifier"]
     heavy += ["ledger.auth.sasl", "ledger.auth.tls", "ledger.auth.token_auth", "bookie.http", "asyncio"]
-    heavy += ["dlog.aio", "kazoo", "click", "rich", "statistics", "decimal", "difflib", "opentelemetry"]
+    heavy += ["dlog.aio", "kazoo", "click", "statistics", "decimal", "difflib", "opentelemetry"]
     script = f"""
 import sys, dlog.blocking
 with dlog.blocking.open_namespace({tmp_path.as_uri()!r}) as namespace:

@@ -10,6 +10,7 @@ other commands exit with the codes of `dlog`.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from pathlib import Path
 
@@ -119,22 +120,18 @@ def _levels(level: str, minor: str, major: str) -> dict[str, bool]:
 
 
 def _wait(server: BookieServer, *, quiet: bool) -> None:
-    from dlog.cli.terminal.output import console
+    from dlog.cli.terminal.screen import Line
 
-    with console().status("collecting") if not quiet else _Silent() as status:
+    line = None if quiet else Line(sys.stdout)
+    try:
         while server.request("gc")["is_in_force_gc"] == "true":
-            if status is not None:
+            if line is not None:
                 done = sum(one.get("compactedBytes", 0) for one in server.request("gc_details"))
-                status.update(f"collecting; {done:,} bytes of entry logs compacted since the bookie started")
+                line.draw(f"collecting; {done:,} bytes of entry logs compacted since the bookie started")
             time.sleep(_POLL_INTERVAL_S)
-
-
-class _Silent:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
+    finally:
+        if line is not None:
+            line.clear()
 
 
 def _shown(name: str, value: object) -> str:

@@ -283,7 +283,6 @@ HEAVY = (
     "sqlite3",
     "pyspark",
     "kazoo",
-    "rich",
     "rocksdict",
     "bookie",
     "ledger",

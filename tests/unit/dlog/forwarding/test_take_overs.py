@@ -351,5 +351,6 @@ def test_a_known_bug_is_found(
             play(seed, window)
 
     put_back(monkeypatch)
-    with pytest.raises(AssertionError):
+    # One of them is found by an assert of the machine, or without it by the error that follows.
+    with pytest.raises((AssertionError, AttributeError)):
         play_all()
