@@ -153,7 +153,7 @@ class Owner:
         check: See ``shared_shell.Meeting.check``.
         """
         self.writer, self.window, self._end, self.check = writer, window, end, check
-        self.connections: set[ForwarderConnection] = set()
+        self.connections: dict[ForwarderConnection, None] = {}  # in the order in which they came
         self._in_use: dict[
             str, tuple[str, ForwarderConnection | None]
         ] = {}  # instance and connection, by producer
@@ -357,12 +357,12 @@ class Owner:
     async def serve(self, stream: trio.abc.Stream, name: str | None) -> None:
         """Serve one forwarder until it goes. ``name``: that it has proven; None: it need not."""
         connection = ForwarderConnection(self, stream, name)
-        self.connections.add(connection)
+        self.connections[connection] = None
         try:
             with failure_domain("a forwarder of a shared writer"):
                 await connection.run()
         finally:
-            self.connections.discard(connection)
+            del self.connections[connection]
             self.dismiss(connection.producer, connection)
             await trio.aclose_forcefully(stream)
 

@@ -13,8 +13,11 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import attrs
+import trio
 
 from dlog.context import NamespaceContext
+from dlog.forwarding import shared_shell
+from dlog.forwarding.window import ProducerWindow
 from dlog.operations import administration
 from dlog.promotion import nodes as promotion_nodes
 from dlog.promotion import promoter, steps
@@ -36,14 +39,14 @@ from ledger.replication_asked import AskedReplication
 from ledger.write.handle import WriteHandle
 from namespace import cursor_nodes, segment_nodes
 from namespace.cursor_nodes import Cursor
-from namespace.dlsn import DLSN
+from namespace.dlsn import DLSN, INVALID_DLSN
 from namespace.log_metadata import LogMetadata
 from namespace.log_nodes import LogNodes
 from namespace.segments import truncation
 from namespace.segments.segment import LogSegment
 from tests.simulation.faults import KINDS
 from tests.simulation.known_bugs import KnownBug
-from tests.simulation.streams import promotion, rules
+from tests.simulation.streams import promotion, rules, sharing
 
 STREAM_BUGS: dict[str, KnownBug] = {}
 LARGE: Mapping[str, Any] = {
@@ -86,6 +89,21 @@ HEALING: Mapping[str, Any] = {
     "segment_age_s_max": 0.4,
     "pause_s": 0.1,
 }
+SHARING: Mapping[str, Any] = {
+    "shares": True,
+    "mode": "plain",
+    "logs": 1,
+    "writers": 3,
+    "readers": 1,
+    "operators": 0,
+    "deletes": False,
+    "truncation": 0.0,
+    "retention": "",
+    "cursors": 0,
+    "pause_s": 0.02,
+    "rounds_max": 80,
+}
+LOST_OWNERS = ("client crash at any await", "session expiry", "sleeping writer", "partition from the store")
 HEALING_FAULTS = (  # few others: a heal needs all bookies for a while
     "broken connection",
     "cancellation",
@@ -100,11 +118,17 @@ def _known_bug(
     name: str, source: str, *seen_by: str, only: Sequence[str] = (), **shape: object
 ) -> Callable[[Callable[[], Iterator[None]]], Callable[[], Iterator[None]]]:
     """``only``: the faults that are on; all by default. ``shape``: values of every world's shape. It has no
-    promotions, large records and reopened writers unless it names them."""
+    promotions, large records, shared and reopened writers unless it names them."""
 
     def note(patched: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
         switches = {kind: kind in only for kind, each in KINDS.items() if each.weight} if only else {}
-        values = {"promotes": False, "is_large": False, "reopens": False, "heals": False} | shape
+        values = {
+            "promotes": False,
+            "is_large": False,
+            "reopens": False,
+            "heals": False,
+            "shares": False,
+        } | shape
         STREAM_BUGS[name] = KnownBug(
             name, source, seen_by, contextmanager(patched), switches=switches, shape=values
         )
@@ -336,6 +360,38 @@ def _no_recovery() -> Iterator[None]:
 
     with patch.object(segment_lifecycle, "open_segment_ledger", open_segment_ledger):
         yield
+
+
+@_known_bug(
+    "window lost at take-over",
+    "apache/kafka KAFKA-7190: the state of a producer was lost with its last segment",
+    sharing.records_of_a_producer_are_stored_once_and_in_order.__name__,
+    Rule.NO_REPEAT.name.lower(),
+    only=LOST_OWNERS,
+    **SHARING,
+)
+def _window_lost() -> Iterator[None]:
+    async def read_window(*_: object) -> ProducerWindow:
+        await trio.lowlevel.checkpoint()
+        return ProducerWindow(INVALID_DLSN)
+
+    with patch.object(shared_shell, "read_window", read_window):
+        yield
+
+
+@_known_bug(
+    "two owners over an expired session",
+    "pravega/pravega PR#1907",
+    Rule.NO_LOSS.name.lower(),
+    Rule.ONE_SEQUENCE.name.lower(),
+    Rule.NO_REPEAT.name.lower(),
+    sharing.records_of_a_producer_are_stored_once_and_in_order.__name__,
+    "a_reader_gets_every_record_once_faults_stop",
+    only=LOST_OWNERS,
+    **SHARING,
+)
+def _two_owners() -> Iterator[None]:
+    yield from _no_recovery()
 
 
 @_known_bug(

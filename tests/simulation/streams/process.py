@@ -8,12 +8,14 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
 
 from dlog.context import FixedLocation, LogLocation, NamespaceContext
 from dlog.errors import CorruptLogError, DLogError, LogMetadataError
+from dlog.forwarding.shared_shell import Meeting
 from dlog.namespace_handle import Namespace
 from dlog.promotion.location import promotable
 from dlog.testing.history import LogHistory
@@ -24,9 +26,11 @@ from ledger.metadata_store.sessions.renewing_store import RenewingStore
 from ledger.metadata_store.store import MetadataStore, SessionState
 from ledger.runtime.tasks.background import open_background
 from ledger.write.handle import WriteHandle
+from namespace.log_nodes import LogNodes
 from tests.simulation.clients import ClientProcess, OperationEndedError
 from tests.simulation.history import Submitted
 from tests.simulation.network import Node
+from tests.simulation.streams.sharing import SimulatedMeeting
 
 if TYPE_CHECKING:
     from tests.simulation.streams.world import StreamWorld
@@ -86,12 +90,20 @@ class StreamProcess(ClientProcess):
             client,
             client_id=f"{self.name}/{self.lives}",
             wall_ms=lambda: world.wall_ms() + self.wall_offset_ms,
+            meet=self.meet(),
         )
         while not self.is_done() and store.state is not SessionState.EXPIRED:
             try:
                 await self.work(namespace)
             except OperationEndedError:
                 pass
+
+    def meet(self) -> Callable[[LogNodes], Meeting] | None:
+        """Where it meets the programs that share a writer with it; None: nowhere."""
+        world = self.world
+        if not world.shape.shares:
+            return None
+        return partial(SimulatedMeeting, world.network, world.network.nodes[self.name], self.rng)
 
     def is_done(self) -> bool:
         """True if the process has nothing to do any more."""
@@ -117,6 +129,7 @@ def namespace_of(
     *,
     client_id: str,
     wall_ms: Callable[[], int],
+    meet: Callable[[LogNodes], Meeting] | None = None,
 ) -> Namespace:
     """The namespace of a process; with ``promotes`` the one whose logs are promoted to it."""
 
@@ -132,6 +145,7 @@ def namespace_of(
             client_id=client_id,
             wall_ms=wall_ms,
             locate=locate,
+            meet=meet,
         )
 
     target = opened(TARGET_URI, STREAMS, FixedLocation)

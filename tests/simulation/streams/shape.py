@@ -35,6 +35,7 @@ class StreamShape(Shape):
     is_large: bool = False  # some records are cut over several entries
     promotes: bool = False  # operators promote logs, and undo it, instead of what they do else
     heals: bool = False  # operators heal segments, besides what they do else
+    shares: bool = False  # writers share the log's writer, in place of taking it over from each other
 
     @classmethod
     def draw(cls, seed: int, kinds: frozenset[str], *, bookies: int | None = None) -> StreamShape:
@@ -68,7 +69,8 @@ class StreamShape(Shape):
             is_large=later.random() < 0.25,
         )
         drawn = drawn.promoting() if not drawn.deletes and later.random() < 0.28 else drawn
-        return attrs.evolve(drawn, heals=not drawn.promotes and later.random() < 0.3)
+        drawn = attrs.evolve(drawn, heals=not drawn.promotes and later.random() < 0.3)
+        return drawn.sharing() if random.Random(f"streams shared {seed}").random() < 0.12 else drawn
 
     def promoting(self) -> StreamShape:
         """The same with a promotion: its rules know nothing of deletion, truncation and cursors."""
@@ -82,6 +84,21 @@ class StreamShape(Shape):
             retention="",
             cursors=0,
             segment_bytes_max=min(self.segment_bytes_max, 4000),
+        )
+
+    def sharing(self) -> StreamShape:
+        """The same with a shared writer: its records have no transaction ids of their own."""
+        return attrs.evolve(
+            self,
+            shares=True,
+            mode="plain",
+            logs=1,
+            writers=max(2, self.writers),
+            promotes=False,
+            deletes=False,
+            is_large=False,
+            heals=False,
+            retention="",
         )
 
     def namespace_config(self) -> NamespaceConfig:

@@ -78,6 +78,17 @@ def test_promotions_are_interrupted_resumed_undone_and_purged_while_logs_are_use
 
 
 @pytest.mark.slow
+def test_programs_share_a_writer_while_owners_die_hang_and_lose_the_store() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(8):
+        shape = StreamShape.draw(seed, enabled({})).sharing()
+        outcome = play(seed, shape=shape, world_type=StreamWorld)
+        assert outcome.violation is None
+        counts.update(outcome.counts)
+    assert [name for name in ("owner", "forwarder", "repeated record") if not counts[name]] == []
+
+
+@pytest.mark.slow
 def test_segments_are_healed_while_logs_are_used_and_operators_die() -> None:
     counts: Counter[str] = Counter()
     switches = {kind: kind in HEALING_FAULTS for kind in KINDS}
@@ -137,11 +148,13 @@ def test_a_promoter_may_be_struck_at_every_97th_step() -> None:
 
 
 @pytest.mark.slow
-def test_a_world_of_logs_is_the_same_run_in_another_process_with_another_hash_seed() -> None:
+@pytest.mark.parametrize("seed", [5, 26], ids=["taken over", "shared"])
+def test_a_world_of_logs_is_the_same_run_in_another_process_with_another_hash_seed(seed: int) -> None:
+    assert StreamShape.draw(seed, enabled({})).shares is (seed == 26)
     digests = set()
     for hash_seed in ("1", "2"):
         run = subprocess.run(
-            [sys.executable, "-m", "tests.simulation", "--streams", "--seed", "5"],
+            [sys.executable, "-m", "tests.simulation", "--streams", "--seed", str(seed)],
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
             capture_output=True,

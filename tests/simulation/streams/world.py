@@ -47,6 +47,10 @@ from tests.simulation.streams.rules import (
     only_truncated_ledgers_are_deleted,
 )
 from tests.simulation.streams.shape import StreamShape
+from tests.simulation.streams.sharing import (
+    records_of_a_producer_are_stored_once_and_in_order,
+    repeatable_producers,
+)
 from tests.simulation.streams.writers import LogWriterProcess, Plan
 from tests.simulation.world import World
 
@@ -93,7 +97,12 @@ class StreamWorld(World):
         )
 
     async def run(self) -> None:
-        with repeatable_ids(self.shape.seed), small_parts() if self.shape.is_large else nullcontext():
+        seed = self.shape.seed
+        with (
+            repeatable_ids(seed),
+            small_parts() if self.shape.is_large else nullcontext(),
+            repeatable_producers(seed) if self.shape.shares else nullcontext(),
+        ):
             await super().run()
 
     async def _set_up(self, nursery: trio.Nursery) -> None:
@@ -298,6 +307,10 @@ class StreamWorld(World):
         for record in records:
             if (complaint := a_record_has_its_key_and_headers(record)) is not None:
                 self.violate(a_record_has_its_key_and_headers.__name__, f"{log}: {complaint}")
+        if self.shape.shares:
+            rule = records_of_a_producer_are_stored_once_and_in_order
+            if (complaint := rule(records)) is not None:
+                self.violate(rule.__name__, f"{log}: {complaint}")
         self.life(log).judge(records, first_left)  # the judgement of a ruin counts for nothing
 
     @asynccontextmanager

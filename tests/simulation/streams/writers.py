@@ -23,7 +23,9 @@ from dlog.errors import (
     WriteError,
     WriterClosedError,
 )
+from dlog.forwarding.shared_writer import SharedLogWriter
 from dlog.namespace_handle import Namespace
+from dlog.statistics_names import RECORDS_REPEATED
 from dlog.testing.recording import WriterRecorder
 from dlog.write.log_writer import LogWriter
 from ledger.causes import cause_of
@@ -37,6 +39,7 @@ from tests.simulation.streams.rules import (
     a_reopened_writer_is_behind_every_durable_record,
     attributes_for,
 )
+from tests.simulation.streams.sharing import TXID, SharedRecorder
 
 if TYPE_CHECKING:
     from tests.simulation.streams.world import StreamWorld
@@ -76,9 +79,10 @@ class LogWriterProcess(StreamProcess):
     async def _write(self, namespace: Namespace) -> None:
         rng, world = self.rng, self.world
         rule = world.shape.rule()
-        async with namespace.open_writer(self.log, create=True) as writer:
+        async with namespace.open_writer(self.log, create=True, shared=world.shape.shares) as writer:
             life = self.life
-            recorder = WriterRecorder(writer, life)
+            shared = writer if isinstance(writer, SharedLogWriter) else None
+            recorder: Any = WriterRecorder(writer, life) if shared is None else SharedRecorder(shared, life)
             world.trace.note(self.name, f"writes {self.log}")
             world.counts["log writer"] += 1
             if rule is not None:
@@ -97,12 +101,18 @@ class LogWriterProcess(StreamProcess):
                             await self._append(writer)
                 except OperationEndedError as exc:
                     world.check_history()
+                    if shared is not None:
+                        world.counts["shared append that failed"] += 1
+                        break
                     if world.shape.reopens and isinstance(cause_of(exc), WriteError):
                         if not await self._reopen(writer, recorder):
                             break
                     elif isinstance(cause_of(exc), DLogError) or rng.random() < 0.5:
                         break  # else: the writer goes on after a cancelled call
                 world.check_history()
+                if shared is not None:
+                    world.counts["owner" if shared.is_owner else "forwarder"] += 1
+                    world.counts["repeated record"] = max(world.counts["repeated record"], _repeated(shared))
                 if rng.random() < world.shape.truncation / 10:
                     await truncate(self, writer.truncate)
                 if rng.random() < 0.4:
@@ -142,16 +152,17 @@ class LogWriterProcess(StreamProcess):
 
     async def _append(self, writer: LogWriter) -> None:
         rng = self.rng
+        ids: dict[str, Any] = {"txid": TXID} if self.world.shape.shares else {}
         match rng.choice(["append", "append", "submit", "many", "flush"]):
             case "append":
                 payload = self._payload()
-                await self.do("append", partial(writer.append, payload, **_attributes(payload)))
+                await self.do("append", partial(writer.append, payload, **ids, **_attributes(payload)))
                 self._count_large(payload)
             case "submit":
                 try:
                     for _ in range(rng.randint(1, 5)):
                         payload = self._payload()
-                        writer.submit(payload, **_attributes(payload))
+                        writer.submit(payload, **ids, **_attributes(payload))
                 except DLogError as exc:
                     self.world.trace.note(self.name, f"submit: {exc}"[:200])
                     raise OperationEndedError(str(exc)) from exc
@@ -163,7 +174,14 @@ class LogWriterProcess(StreamProcess):
                 keys, headers = zip(*map(attributes_for, payloads), strict=True)
                 await self.do(
                     "append many",
-                    partial(writer.append_many, payloads, atomic=is_atomic, keys=keys, headers=headers),
+                    partial(
+                        writer.append_many,
+                        payloads,
+                        txids=[TXID] * len(payloads) if ids else None,
+                        atomic=is_atomic,
+                        keys=keys,
+                        headers=headers,
+                    ),
                 )
             case _:
                 await self.do("flush", writer.flush)
@@ -239,6 +257,10 @@ class LogWriterProcess(StreamProcess):
         super().failed(what, problem)
         if isinstance(problem, LogWriteError):
             self.world.counts["write that failed"] += 1
+
+
+def _repeated(writer: SharedLogWriter) -> int:
+    return writer._forward.counters()[RECORDS_REPEATED]
 
 
 def _attributes(payload: bytes) -> dict[str, Any]:
