@@ -77,6 +77,7 @@ class LogReader(Face[TrioReader]):
     async def read_batch_or_gap(
         self, records_max: int, *, wait_s: float | None = None
     ) -> RecordBatch | Gap | None:
+        self._bridge.check_caller()
         check_gaps(f"log {self.log!r}", self.gaps)
         _check_max(records_max)
         if self._gap is None and not self._has_records:
@@ -88,6 +89,7 @@ class LogReader(Face[TrioReader]):
 
     @described(TrioReader.read_batch)
     async def read_batch(self, records_max: int, *, wait_s: float | None = None) -> RecordBatch | None:
+        self._bridge.check_caller()
         _check_max(records_max)
         if not self._has_records and await self._fetch(self._inner.read_batch, records_max, wait_s) is None:
             return None
@@ -95,6 +97,7 @@ class LogReader(Face[TrioReader]):
 
     @described(TrioReader.read_records)
     async def read_records(self, records_max: int, *, wait_s: float | None = None) -> list[Record] | None:
+        self._bridge.check_caller()
         _check_max(records_max)
         if not self._has_records and await self._fetch(self._inner.read_records, records_max, wait_s) is None:
             return None

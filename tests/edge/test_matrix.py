@@ -25,6 +25,8 @@ FACES = ("trio", "asyncio", "blocking", "ledgers")  # the last one is ledger.blo
 MOMENTS = ("opening", "waiting", "idle", "appending", "reading", "closing")
 TRACEBACK = r"Traceback \(most recent call last\):\n(?:(?!Traceback|Exception ignored|During).)*\n"
 CANCELLED = TRACEBACK + "asyncio.exceptions.CancelledError\n\nDuring handling of [a-z ,]*:\n\n"
+# With -X dev asyncio also says how long a step took; that is about the machine.
+SLOW_STEP = re.compile(r"^Executing <.*> took [\d.]+ seconds\n", re.MULTILINE)
 UNCLOSED = (
     r"(?:Exception ignored [^\n]*\nTraceback \(most recent call last\):\n(?:  [^\n]*\n)+"
     r"ResourceWarning: unclosed [^\n]*\n)+"
@@ -189,4 +191,4 @@ def run(stderr: Path, face: str, ending: str, moment: str, uri: str) -> tuple[li
         finally:
             limit.cancel()
         errors.seek(0)
-        return lines, errors.read(), exit_code
+        return lines, SLOW_STEP.sub("", errors.read()), exit_code

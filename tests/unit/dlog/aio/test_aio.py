@@ -302,6 +302,21 @@ def test_another_loop_is_refused(tmp_path: Path) -> None:
     run(main)
 
 
+def test_another_loop_gets_no_records_that_the_reader_has_fetched(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with aio.open_namespace(tmp_path.as_uri()) as namespace:
+            async with namespace.open_writer("log", create=True) as log:
+                await log.append_many([b"a", b"b", b"c"])
+            async with namespace.open_reader("log", follow=False) as reader:
+                assert (await anext(reader)).payload == b"a"
+                for read in (reader.read_batch, reader.read_records):
+                    with pytest.raises(RuntimeError, match="another asyncio loop"):
+                        await asyncio.to_thread(asyncio.run, read(1))
+                assert [record.payload async for record in reader] == [b"b", b"c"]
+
+    run(main)
+
+
 def test_a_program_that_is_cancelled_closes_its_namespace(tmp_path: Path) -> None:
     async def main() -> None:
         async def work(opened: asyncio.Event) -> None:

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from ledger.transport.pipe import JOIN_BYTES_MAX, PipeStream, stream_pair
+from tests.fakes.stream_checks import check_half_closeable_stream
 
 
 async def test_a_pipe_passes_the_stream_checks_of_trio() -> None:
@@ -21,7 +22,7 @@ async def test_a_pipe_passes_the_stream_checks_of_trio() -> None:
             await stream.send_all(bytes(100))
         return left, right
 
-    await trio.testing.check_half_closeable_stream(make, make_full)
+    await check_half_closeable_stream(make, make_full)
 
 
 async def test_a_large_chunk_is_received_as_the_same_object() -> None:

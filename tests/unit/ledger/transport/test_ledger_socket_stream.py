@@ -18,6 +18,7 @@ from ledger.transport.dial import Address
 from ledger.transport.socket_stream import SEND_NOW_BYTES_MAX, SEND_NOW_PAUSE_S, SocketStream
 from ledger.transport.transport import open_transport
 from tests.fakes.scripted_bookies import B1, RecordingSink, resolve
+from tests.fakes.stream_checks import check_half_closeable_stream
 
 Ends = tuple[SocketStream, SocketStream]
 
@@ -82,7 +83,7 @@ async def test_a_socket_passes_the_stream_checks_of_trio() -> None:
             fill(stream, clock)
         return left, right
 
-    await trio.testing.check_half_closeable_stream(make, make_full)
+    await check_half_closeable_stream(make, make_full)
 
 
 async def test_bytes_sent_at_once_and_by_a_task_arrive_in_the_order_of_the_calls(
