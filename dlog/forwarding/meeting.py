@@ -49,6 +49,10 @@ class NodeMeeting(abc.ABC):
     def __init__(self, nodes: LogNodes) -> None:
         self._nodes = nodes
 
+    async def check_door(self) -> None:
+        """See ``shared_shell.Meeting``."""
+        await trio.lowlevel.checkpoint()
+
     async def address(self, changed: trio.Event) -> str | None:
         """The owner's address; None if there is no owner. ``changed`` is set when another one may be there.
 

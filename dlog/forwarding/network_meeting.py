@@ -19,7 +19,7 @@ import errno
 import hmac
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 import attrs
@@ -76,6 +76,13 @@ class NetworkMeeting(NodeMeeting):
 
     def _is_ours(self, address: str) -> bool:
         return parse_owner_place(address) is not None
+
+    async def check_door(self) -> None:
+        """See ``shared_shell.Meeting``."""
+        if self._listen_at is not None:
+            await self._opened_security()
+            with suppress(LogUnavailableError):  # a port may be free later
+                await (await self._listen(self._listen_at)).aclose()
 
     async def _opened_security(self) -> PeerSecurity:
         """The files are read for each owner and each dial, so a change of them needs no restart."""

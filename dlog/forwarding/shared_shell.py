@@ -89,6 +89,13 @@ class NoMeetingError(Exception):
 class Meeting(Protocol):
     """Where the programs that share a log find each other; see ``meeting``."""
 
+    async def check_door(self) -> None:
+        """Raise if this program could not take the records of others, were it the owner.
+
+        Raises:
+            NoMeetingError: Its configuration has to be mended first.
+        """
+
     async def address(self, changed: trio.Event) -> str | None:
         """See ``meeting.DirectoryMeeting``."""
 

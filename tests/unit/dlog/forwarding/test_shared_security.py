@@ -120,6 +120,24 @@ async def test_the_library_of_a_program_stops_it_before_it_asks_the_owner(shop: 
                 await call()
 
 
+async def test_a_program_that_could_not_be_the_owner_learns_that_before_it_has_to(shop: Shop) -> None:
+    async with (
+        shop.program("shop") as namespace,
+        namespace.open_writer("log", create=True, shared=True),
+    ):
+        elsewhere = partial(NetworkMeeting, parse_listen_at("192.0.2.1"))
+        without_certificate = partial(
+            NetworkMeeting,
+            parse_listen_at("127.0.0.1"),
+            security=BookieSecurity(tls=True, tls_authorities=shop.home / "authority.pem"),
+        )
+        for meet, message in ((elsewhere, "owner_address"), (without_certificate, "tls_certificate")):
+            other = dlog.Namespace(attrs.evolve(namespace.context, meet=meet))
+            with pytest.raises(dlog.ConfigError, match=message):
+                async with other.open_writer("log", shared=True):
+                    raise AssertionError("it was opened")
+
+
 async def test_a_program_of_another_authority_is_refused_at_once_and_learns_why(shop: Shop) -> None:
     async with (
         shop.program("shop") as namespace,
