@@ -180,8 +180,10 @@ echo "dev=${PYTHONDEVMODE:-} $*" >> NOTED
 
 
 def test_other_pythons_install_once_and_run_the_fast_tests(tmp_path: Path) -> None:
-    """The script finds one other version, below pyenv's folder; the others it names."""
-    (tmp_path / ".ci").mkdir()
+    """The script finds one other version, below pyenv's folder; the others it names. Its own runs with -O."""
+    for folder in (".ci", "tests"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "tests/check.py").write_text("import sys\nprint('-O', sys.flags.optimize, sys.argv[1:])\n")
     for name in (".ci/pythons", ".ci/requirements.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
     noted = tmp_path / "noted"
@@ -211,6 +213,7 @@ def test_other_pythons_install_once_and_run_the_fast_tests(tmp_path: Path) -> No
     own_version = f"3.{sys.version_info.minor}"
     lacking = [f"3.{minor}" for minor in range(11, 15) if f"3.{minor}" not in (OTHER, own_version)]
     assert re.findall(r"this machine has no Python (\S+);", text) == lacking
+    assert text.endswith("\n-O 1 ['tests']\n")
     assert [call.split()[:4] for call in calls] == [
         ["dev=", "-m", "venv", f".cache/python{OTHER}"],
         ["dev=", "-m", "pip", "install"],
