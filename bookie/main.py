@@ -24,6 +24,7 @@ from bookie.config.classes import BookieConfig
 from bookie.disk.descriptor_limit import SPARES
 from bookie.disk.disk import Disk, no_space
 from bookie.disk.real_disk import RealDisk
+from bookie.disk.reserve import START_RESERVE, START_RESERVE_BYTES, Reserve
 from bookie.errors import DirectoryError, SpaceAgainError, StorageFailedError, StorageFileError
 from bookie.http import OpenRoutes
 from bookie.identity.address import Machine, resolve_identity
@@ -32,6 +33,7 @@ from bookie.listening import bind
 from bookie.membership import BookieSetup, Membership, join_cluster
 from bookie.offline.index_rebuild import take_over_page_files
 from bookie.serving import PublicSide
+from bookie.storage.config import CURRENT
 from bookie.upkeep import prepare_upkeep
 from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.task_errors import only_error
@@ -90,12 +92,17 @@ async def run_bookie(
 
     while True:
         port = started[0] if started else config.address.port  # the same port again
+        starts = len(started)
         try:
             await _run(setup, port, note_started)
         except SpaceAgainError as exc:
             log.info("%s: the storage is opened again", exc)
         except (StorageFailedError, DirectoryError, StorageFileError) as exc:
-            if no_space(exc) is None or not started or not config.fullness.may_be_read_only:
+            if no_space(exc) is None or not config.fullness.may_be_read_only:
+                raise
+            if len(started) == starts and await disk.run(_lend, setup):
+                continue  # what was given to this start, or to one before, another program has taken
+            if not started:
                 raise
             log.warning("the disk is full: the storage is opened again, for reads: %s", exc)
             with trio.move_on_after(FULL_PAUSE_S):
@@ -104,6 +111,16 @@ async def run_bookie(
             return
         if setup.stop.is_set():
             return
+
+
+def _lend(setup: BookieSetup) -> bool:
+    """Give a start that found no space a little of what is kept for it; False if nothing is left. Blocks."""
+    has_lent = False
+    for path in setup.config.storage.ledger_directories:
+        current = path / CURRENT
+        if setup.disk.usage(path).free_bytes < START_RESERVE_BYTES:
+            has_lent |= Reserve(setup.disk, current, START_RESERVE_BYTES, name=START_RESERVE).lend()
+    return has_lent
 
 
 async def _run(setup: BookieSetup, port: int, note_started: Callable[[int], None]) -> None:

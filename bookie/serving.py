@@ -18,7 +18,7 @@ import trio
 from bookie.bookie import DRAIN_S
 from bookie.cluster.autorecovery import run_auto_recovery
 from bookie.cluster.registration import Registration
-from bookie.disk.reserve import FLUSH_RESERVE, Reserve
+from bookie.disk.reserve import FLUSH_RESERVE, START_RESERVE, START_RESERVE_BYTES, Reserve
 from bookie.disk_watch import DiskWatch, DiskWatchConfig, WatchedDisks
 from bookie.http import Admin, serve_admin
 from bookie.listening import listen
@@ -159,7 +159,10 @@ def _disk_watch(server: Server, member: Membership, upkeep: Upkeep, setup: Booki
             setup.disk,
             directories,
             config.storage.journal_directories,
-            reserves=reserves(config.fullness.reserve_bytes, name=FLUSH_RESERVE),
+            reserves=[
+                *reserves(min(START_RESERVE_BYTES, config.fullness.reserve_bytes), name=START_RESERVE),
+                *reserves(config.fullness.reserve_bytes, name=FLUSH_RESERVE),
+            ],
             other_reserves=reserves(config.storage.compaction.reserve_bytes),
         ),
         DiskWatchConfig(config.fullness, is_forced=config.read_only, persists=config.persist_status),

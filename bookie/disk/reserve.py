@@ -1,8 +1,8 @@
 """Reserved disk space for a full disk. Without it, compaction could not free space, the write cache could not
 be flushed, and a bookie could not start to serve reads.
 
-Inside: a file of zeros in a ledger directory, created while space is free and deleted when it is needed. Not
-inside: when to create or delete it (``log_collector``; ``disk_watch`` and ``directory_files``).
+Inside: a file of zeros in a ledger directory, created while space is free, and deleted or lent piece by piece
+when it is needed. Not inside: when (``log_collector``; ``disk_watch``, ``directory_files`` and ``main``).
 Always: the reserve does not fill the disk: it grows only while several times its missing size is free, or
 takes back, when the disk's user stops, what it has given. An empty file says that it was given: then the
 space counts as used, or clients would take it, and nothing could be started in it again.
@@ -22,6 +22,9 @@ log = get_logger(__name__)
 
 RESERVE = "compaction.reserve"
 FLUSH_RESERVE = "flush.reserve"
+START_RESERVE = "start.reserve"
+START_RESERVE_BYTES = 1 << 20  # each start after a kill on a full disk takes two or three loans
+LOAN_BYTES = 64 << 10  # RocksDB needs some 130 KiB to open
 _PIECE_BYTES = 1 << 20
 _BLOCK_BYTES = 4096
 _FREE_FACTOR = 4  # the reserve grows only if this multiple of its missing size is free
@@ -94,6 +97,22 @@ class Reserve:
             file.sync()
         finally:
             file.close()
+
+    def lend(self) -> bool:
+        """Give ``LOAN_BYTES`` to a start that found no space; False if too little is left."""
+        left_bytes = self.held_bytes() - LOAN_BYTES
+        if left_bytes < 0:
+            return False
+        try:
+            file = self._disk.open(self._path, write=True)
+            try:
+                file.truncate(left_bytes)
+            finally:
+                file.close()
+        except OSError as exc:
+            log.warning("%s: the reserve for a start on a full disk cannot be used: %s", self._path, exc)
+            return False
+        return True
 
     def release(self, *, is_given: bool = True) -> bool:
         """Give the space; an empty file stays. Or keep no reserve any more. False if that failed."""

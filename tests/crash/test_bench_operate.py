@@ -72,6 +72,17 @@ def test_auto_recovery_is_measured_while_a_bookie_is_away(tmp_path: Path) -> Non
     assert _processes_with(tmp_path) == []
 
 
+def test_writers_are_measured_while_a_bookie_is_away(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.bench", "operate", "--writers", "--seconds", "3", "--json"]
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["writers"]
+    assert all(row["appends"] for row in rows[:-1])
+    assert rows[-1]["replicas_read"] >= 2 * sum(row["appends"] for row in rows)
+    assert _processes_with(tmp_path) == []
+
+
 def test_chromium_ends_when_the_command_is_killed(tmp_path: Path) -> None:
     command = subprocess.Popen(
         [sys.executable, "-c", BROWSER, str(tmp_path / "browser")], stdout=subprocess.PIPE, text=True

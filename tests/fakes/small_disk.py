@@ -99,24 +99,24 @@ class SmallDirectory:
 
     def __init__(self, path: Path, disk: SmallDisk | None) -> None:
         """``disk``: None if a file system is mounted at the path."""
-        self.path, self._disk = path, disk
+        self.path, self.disk = path, disk
         self._ballast = path / "ballast"
 
     @property
     def is_mounted(self) -> bool:
         """True if SQLite and RocksDB meet the full disk, too."""
-        return self._disk is None
+        return self.disk is None
 
     def free_bytes(self) -> int:
-        if self._disk is not None:
-            return self._disk.free_bytes()
+        if self.disk is not None:
+            return self.disk.free_bytes()
         found = os.statvfs(self.path)
         return found.f_bavail * found.f_frsize
 
     def fill(self, left_bytes: int = 0) -> None:
         """Other programs take all but this."""
-        if self._disk is not None:
-            self._disk.others_bytes += max(0, self._disk.free_bytes() - left_bytes)
+        if self.disk is not None:
+            self.disk.others_bytes += max(0, self.disk.free_bytes() - left_bytes)
             return
         fd = os.open(self._ballast, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
@@ -128,8 +128,8 @@ class SmallDirectory:
 
     def free(self, size_bytes: int | None = None) -> None:
         """Other programs free so much of it; None: all."""
-        if self._disk is not None:
-            self._disk.others_bytes -= self._disk.others_bytes if size_bytes is None else size_bytes
+        if self.disk is not None:
+            self.disk.others_bytes -= self.disk.others_bytes if size_bytes is None else size_bytes
             return
         size = self._ballast.stat().st_size
         os.truncate(self._ballast, 0 if size_bytes is None else max(0, size - size_bytes))

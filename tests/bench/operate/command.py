@@ -26,9 +26,10 @@ from tests.bench.operate.copying import copy_floor_s
 from tests.bench.operate.first_paint import measure_paint
 from tests.bench.operate.repair import RepairOptions, measure_repair, options_for
 from tests.bench.operate.resting_cluster import measure_rest
+from tests.bench.operate.steady_writers import measure_steady_writers
 from tests.bench.peers.table import print_missing
 
-PARTS = ("repair", "idle", "page", "away")
+PARTS = ("repair", "idle", "page", "away", "writers")
 DEFAULT_PARTS = PARTS[:3]
 APACHE = "apache"
 LIMIT_S = 900.0  # of one repair
@@ -55,6 +56,14 @@ AWAY_COLUMNS = {
     "% of a core": "cpu_percent",
     "log lines": "log_lines",
     "entries copied": "entries_copied",
+}
+WRITERS_COLUMNS = {
+    "phase": "phase",
+    "appends": "appends",
+    "longest ms": "worst_append_ms",
+    "new log s": "new_log_s",
+    "replicated s": "replicated_s",
+    "replicas read": "replicas_read",
 }
 PAGE_COLUMNS = {
     "page": "system",
@@ -84,6 +93,9 @@ class Choice:
 @click.option("--page", "chosen", flag_value="page", multiple=True, help="The first paint of the page.")
 @click.option(
     "--away", "chosen", flag_value="away", multiple=True, help="Auto-recovery while a bookie is away."
+)
+@click.option(
+    "--writers", "chosen", flag_value="writers", multiple=True, help="Appends while a bookie is away."
 )
 @click.option(
     "--away-ledgers", type=click.IntRange(1, 1_000_000), default=20_000, show_default=True, metavar="N"
@@ -157,7 +169,8 @@ def command(
     CPU time of three bookies with page and auto-recovery, beside ZooKeeper. page: the first paint in a
     headless Chromium, beside that of a trivial page. away: the CPU time and log lines of auto-recovery during
     its first checks, while one of three bookies is away, until all replicas are back, and for a rolling
-    restart.
+    restart. writers: five logs of 40 records a second meanwhile, the longest append, and the time until each
+    replica is there.
     """
     if jars is not None and peers is None:
         raise click.UsageError("--apache-jars needs --peers apache")
@@ -213,6 +226,8 @@ async def measure(directory: Path, choice: Choice) -> dict[str, Any]:
         document["away"] = await measure_absence(
             directory / "away-cluster", choice.away_ledgers, choice.seconds
         )
+    if "writers" in choice.parts:
+        document["writers"] = await measure_steady_writers(directory / "writers-cluster", choice.seconds)
     document["options"] = {
         **attrs.asdict(choice.repair),
         "settings": dict(recoverers.SETTINGS),
@@ -264,5 +279,8 @@ def _print(document: dict[str, Any]) -> None:
         print_rows(IDLE_COLUMNS, document["idle"])
     if "away" in document:
         print_rows(AWAY_COLUMNS, document["away"])
+    if "writers" in document:
+        empty = dict.fromkeys(WRITERS_COLUMNS.values())
+        print_rows(WRITERS_COLUMNS, [empty | row for row in document["writers"]])
     if "page" in document:
         print_rows(PAGE_COLUMNS, document["page"])

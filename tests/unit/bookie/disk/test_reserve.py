@@ -9,7 +9,7 @@ import pytest
 
 from bookie.disk.disk import DiskUsage
 from bookie.disk.real_disk import RealDisk
-from bookie.disk.reserve import Reserve
+from bookie.disk.reserve import LOAN_BYTES, Reserve
 
 
 class LargeDisk(RealDisk):
@@ -51,3 +51,16 @@ def test_a_reserve_that_cannot_be_deleted_is_said(tmp_path: Path, caplog: pytest
     (tmp_path / "reserve").write_bytes(bytes(4096))
     assert not Reserve(disk, tmp_path, 0, name="reserve").fill(), "a loop over fill() must end"
     assert "cannot be deleted" in caplog.text
+
+
+def test_a_loan_is_a_piece_that_does_not_count_as_free_and_is_filled_again(tmp_path: Path) -> None:
+    reserve = Reserve(LargeDisk(), tmp_path, 3 * LOAN_BYTES, name="reserve")
+    assert not reserve.lend(), "there is no file"
+    assert reserve.given_bytes() == 0
+    while reserve.fill():
+        pass
+    assert [reserve.lend() for _ in range(4)] == [True, True, True, False]
+    assert (reserve.held_bytes(), reserve.given_bytes()) == (0, 3 * LOAN_BYTES)
+    while reserve.fill():
+        pass
+    assert (reserve.held_bytes(), reserve.given_bytes()) == (3 * LOAN_BYTES, 0)
