@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from bookie.damage.digest_checker import DigestTypeOf
+from bookie.digest_checker import DigestTypeOf
 from bookie.disk.descriptors import Descriptors
 from bookie.disk.disk import Disk
 from bookie.disk.real_disk import RealDisk

@@ -128,7 +128,14 @@ class FormatError(BookieServerError):
 
 
 class StartError(BookieServerError):
-    """The bookie cannot start on its stored data. Nothing was changed; the message names the remedy."""
+    """The bookie cannot start on its stored data. Nothing was changed; the message names the remedy.
+
+    ``evidence`` is the message without the remedy for a bookie of a cluster.
+    """
+
+    def __init__(self, evidence: str, remedy: str = "") -> None:
+        super().__init__(f"{evidence}. {remedy}" if remedy else evidence)
+        self.evidence, self.remedy = evidence, remedy
 
 
 class StorageFileError(StartError, OSError):
@@ -139,6 +146,7 @@ class StorageFileError(StartError, OSError):
         OSError.__init__(self, cause.errno, reason, cause.filename)
         remedy = _REMEDIES.get(cause.errno or 0, _REMEDY)
         self._text = f"{cause.filename or 'a file of the bookie'} cannot be used: {reason}. {remedy}"
+        self.evidence, self.remedy = self._text, ""
 
     def __str__(self) -> str:
         return self._text

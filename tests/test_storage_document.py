@@ -9,7 +9,7 @@ from tests.places import ROOT
 
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 PROMISE = re.compile(r"^\| \d+ \|.*\| (.*) \|$", re.MULTILINE)
-FOLDERS = {"": "tests/unit/bookie", "p": "tests/property", "c": "tests/crash"}
+FOLDERS = {"": "tests/unit/bookie", "p": "tests/property", "c": "tests/crash", "l": "tests/unit/ledger"}
 
 
 def test_every_test_that_the_document_names_exists_and_every_row_has_one() -> None:
@@ -35,7 +35,7 @@ def test_every_promise_of_a_bookie_names_test_files_that_exist() -> None:
     assert len(rows) == 15
     missing = []
     for row in rows:
-        names = re.findall(r"`(?:([pc]):)?(\w+)`", row)
+        names = re.findall(r"`(?:([pcl]):)?(\w+)`", row)
         assert names, row
         missing += [name for kind, name in names if not list((ROOT / FOLDERS[kind]).rglob(f"test_{name}.py"))]
     assert missing == []

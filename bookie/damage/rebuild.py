@@ -84,9 +84,10 @@ def check_index(disk: Disk, directory: Path, index: EntryIndex, mark: JournalMar
         if not rebuild:
             raise IndexMissingError(
                 f"{directory} has {len(log_ids)} entry logs and lastMark {mark}, but its index is missing"
-                " or was written by another program. Bring the directory 'index' back, or let `dlog bookie"
-                " rebuild-index` rebuild it from the entry logs; that fences every ledger. `dlog bookie"
-                " convert-index` takes over the index of Apache's bookie, with keys and fences"
+                " or was written by another program",
+                "Bring the directory 'index' back, or let `dlog bookie rebuild-index` rebuild it from the"
+                " entry logs; that fences every ledger. `dlog bookie convert-index` takes over the index of"
+                " Apache's bookie, with keys and fences",
             )
         stats = rebuild_from_logs(disk, directory, index, log_ids)
         if stats.damage:

@@ -26,8 +26,8 @@ import attrs
 import trio
 
 from bookie.damage.damaged_entries import DamagedEntry
-from bookie.damage.digest_checker import CHECKSUM_TYPES, DigestTypeOf, checksum_type
 from bookie.damage.directory_entries import DirectoryEntries
+from bookie.digest_checker import CHECKSUM_TYPES, DigestTypeOf, checksum_type
 from bookie.disk.token_bucket import TokenBucket
 from bookie.entrylog.reader import READ_BYTES_MAX
 from bookie.errors import EntryUnreadableError, FormatError, StartError, StorageFailedError

@@ -145,8 +145,8 @@ class RocksKeyValues(KeyValues):
             if _FULL in str(exc):
                 raise OSError(errno.ENOSPC, f"the index cannot be opened: {exc}", str(self._path)) from exc
             raise StartError(
-                f"the index {self._path} cannot be opened: {exc}. `dlog bookie rebuild-index` rebuilds it"
-                " from the entry logs"
+                f"the index {self._path} cannot be opened: {str(exc).strip(' .')}",
+                "`dlog bookie rebuild-index` rebuilds it from the entry logs",
             ) from exc
 
     def _check_count(self, counted: int | None) -> None:
@@ -156,8 +156,8 @@ class RocksKeyValues(KeyValues):
         if counted is not None and self._syncs < counted and self.floor(b"\xff" * 16) is not None:
             raise StartError(
                 f"the index {self._path} was synced {counted} times but records only {self._syncs} syncs: its"
-                " write-ahead log is damaged and its last changes are lost. `dlog bookie"
-                " rebuild-index` rebuilds it from the entry logs"
+                " write-ahead log is damaged and its last changes are lost",
+                "`dlog bookie rebuild-index` rebuilds it from the entry logs",
             )
 
     def write(self, operations: Sequence[Operation]) -> None:

@@ -26,6 +26,7 @@ from bookie.disk.disk import no_space
 from bookie.disk.real_disk import RealDisk
 from bookie.embedded.garbage import COMPACTION, ENTRY_LOG_BYTES_MAX, EmbeddedGarbage, open_garbage
 from bookie.embedded.space import Space
+from bookie.embedded.unusable import unusable
 from bookie.errors import BookieServerError, MetadataLostError
 from bookie.ledger_metadata.cluster_nodes import ClusterNodes
 from bookie.ledger_metadata.digest_types import DigestTypes
@@ -185,7 +186,7 @@ def _raise_unusable(directory: Directory, error: BookieServerError | OSError) ->
         raise directory.full(full) from full
     if isinstance(error, MetadataLostError):
         raise DirectoryUnusableError(f"directory {directory.path}: {error}") from error
-    raise DirectoryUnusableError(f"directory {directory.path}: its bookie cannot run: {error}") from error
+    raise unusable(directory.path, "its bookie cannot run", error) from error
 
 
 def _loss(error: BaseException | None) -> DirectoryLostError | None:

@@ -21,6 +21,7 @@ from bookie.damage.scrubber import ScrubConfig
 from bookie.disk.overlay import OverlayDisk, StoredFile, stored_files
 from bookie.embedded.bound_metadata import check_metadata
 from bookie.embedded.garbage import ENTRY_LOG_BYTES_MAX
+from bookie.embedded.unusable import unusable
 from bookie.errors import BookieServerError
 from bookie.journal.files import JournalConfig
 from bookie.storage.config import CURRENT, StorageConfig
@@ -78,6 +79,7 @@ class Snapshot:
             entry_log_bytes_max=ENTRY_LOG_BYTES_MAX,
             journal=JournalConfig(preallocate_bytes=_JOURNAL_BYTES, direct=False),
             scrub=ScrubConfig(interval_s=0),
+            skip_damaged_journal=True,  # readers get an error, or a gap, where entries are damaged
         )
         try:
             async with open_bookie(config, disk=self._disk) as bookie:
@@ -90,9 +92,7 @@ class Snapshot:
                     self._streams.cancel_scope.cancel()
         except (BookieServerError, OSError) as exc:
             if not self._changed.is_set():
-                raise DirectoryUnusableError(
-                    f"directory {self._path}: its files cannot be read: {exc}"
-                ) from None
+                raise unusable(self._path, "its files cannot be read", exc) from None
         raise DirectoryUnusableError(
             f"directory {self._path}: another process has changed its files since it was opened with"
             " read_only=True; open it again"

@@ -29,7 +29,7 @@ from bookie.journal.format import NO_MARK, JournalMark, Predecessor
 from bookie.journal.group_commit import LENGTH_BYTES, OnDurable, WriteBatch
 from bookie.journal.group_writer import GroupWriter
 from bookie.journal.journal import Journal, open_journal
-from bookie.journal.replay import follows_none, read_journal
+from bookie.journal.replay import OnDamage, follows_none, read_journal
 from bookie.limits import RECORD_BYTES_MAX
 from ledger.runtime.log_lines import get_logger
 
@@ -72,7 +72,7 @@ class Journals:
         *,
         closed: Sequence[bool] | None = None,
         wall_ms: Callable[[], int],
-        skip_damaged: bool = False,
+        skip_damaged: OnDamage | None = None,
         accepts_losses: bool = False,
     ) -> list[NextFile]:
         """Call ``apply`` with all records after the marks, one journal after the other.
@@ -80,6 +80,7 @@ class Journals:
         Args:
             journal_ids: The result of ``scan``.
             closed: For each journal, whether it was closed in order at its mark. None: none was.
+            skip_damaged: See ``read_journal``.
             accepts_losses: A journal without any file was replaced by an empty directory. So was a journal
                 whose first file has the id after the mark's and no predecessor: an earlier start created
                 that file, and ended before its mark was durable.

@@ -26,6 +26,7 @@ from typing import Protocol
 
 import attrs
 
+from bookie.digest_checker import checksum_type
 from bookie.disk.disk import Disk
 from bookie.errors import FormatError, JournalCorruptError, JournalMissingError
 from bookie.journal.format import (
@@ -60,6 +61,7 @@ _WINDOW_BYTES = 4 << 20
 _GROUP_BYTES_MAX = 48 << 20  # the largest group this program writes is 2 x 16 MiB and one record
 _UNCHECKED_BYTES_MAX = 1 << 20  # of Apache's records in one step of the iteration
 
+OnDamage = Callable[[str], None]  # the evidence
 Read = Callable[[int, int], bytes]  # size, offset: shorter only at the end of the file
 
 
@@ -70,8 +72,26 @@ class _InvalidGroup(Exception):  # noqa: N818 - not an error yet: a torn tail is
 class JournalScan:
     """One file. Iterate ``groups``. After that ``end`` is the offset up to which the file is valid."""
 
-    def __init__(self, read: Read, size_bytes: int, journal_id: int, *, skip_damaged: bool = False) -> None:
-        """``FormatError`` if this program cannot read the file's header."""
+    def __init__(
+        self,
+        read: Read,
+        size_bytes: int,
+        journal_id: int,
+        *,
+        skip_damaged: OnDamage | None = None,
+        durable_bytes: int = 0,
+    ) -> None:
+        """Read the header.
+
+        Args:
+            skip_damaged: Called with the evidence of each damage, which is left out;
+                None: damage is an error.
+            durable_bytes: Up to where the file was synced, as far as known.
+
+        Raises:
+            FormatError: This program cannot read the file's header.
+        """
+        self._durable_bytes = durable_bytes
         self._read = read
         self._size_bytes = size_bytes
         self._journal_id = journal_id
@@ -87,7 +107,10 @@ class JournalScan:
         self.ending: str | None = None  # why no group begins at ``end``; None: the file ends there
 
     def groups(self, start: int = 0) -> Iterator[Sequence[bytes]]:
-        """The records, group by group. ``JournalCorruptError`` at damage, unless ``skip_damaged`` is set."""
+        """The records, group by group. ``JournalCorruptError`` at damage, unless ``skip_damaged`` is set.
+
+        Of a damaged group come the entries whose own checksum holds.
+        """
         if not self._has_header:
             return
         first = FIRST_GROUP_OFFSET if self._has_trailers else FILE_HEADER_BYTES
@@ -96,8 +119,13 @@ class JournalScan:
             try:
                 records, end = self._group(self.end)
             except _InvalidGroup as invalid:
-                self._check_torn(str(invalid))
-                return
+                stop, resume = self._check_torn(str(invalid))
+                if kept := self._intact_entries(self.end, stop):
+                    yield kept
+                if resume is None:
+                    return
+                self.end = resume
+                continue
             if end == self.end:
                 return
             self.group_start, self.end = self.end, end
@@ -184,40 +212,70 @@ class JournalScan:
         self._base = offset
         return self._window, offset
 
-    def _check_torn(self, evidence: str) -> None:
-        """No valid group begins at ``end``: return if it is a torn tail, raise if it is damage."""
+    def _check_torn(self, evidence: str) -> tuple[int, int | None]:
+        """No valid group begins at ``end``: return if it is a torn tail, raise if it is damage.
+
+        Returns:
+            Up to where the damage reaches, and the group after it; None: there is none.
+        """
         self.ending = evidence
         where = f"{journal_name(self._journal_id)} at offset {self.end}"
         if not self._has_trailers:
-            if not self._skip_damaged:
+            if self._skip_damaged is None:
                 raise JournalCorruptError(
-                    f"{where}: {evidence}. Without trailers, a torn tail looks like damage."
-                    " If other replicas have this bookie's entries, start once with"
-                    " skipReplayJournalInvalidRecord=true, which abandons the rest of this file"
+                    f"{where}: {evidence}. Without trailers, a torn tail looks like damage",
+                    "If other replicas have this bookie's entries, start once with"
+                    " skipReplayJournalInvalidRecord=true, which leaves out the rest of this file",
                 )
-            log.error("%s: %s; the rest of the file is abandoned as configured", where, evidence)
-            return
-        later = self._later_durable_group()
+            self._skip_damaged(f"{where}: {evidence}; the rest of the file is left out")
+            return self.end, None
+        later = self._later_group(durably=True)
         if later is None:
+            if self._skip_damaged is not None and self._durable_bytes > self.end:
+                return self._durable_bytes, None  # the caller has the evidence
             log.info("%s: the journal ends here (%s)", where, evidence)
-            return
+            return self.end, None
         message = f"{where}: {evidence}, but a later group at {later} shows that this one was durable"
-        if not self._skip_damaged:
+        if self._skip_damaged is None:
             raise JournalCorruptError(
-                f"{message}. The disk has damaged acknowledged entries: let other replicas recover them, then"
-                " start once with skipReplayJournalInvalidRecord=true, which abandons the rest of this file"
+                f"{message}. The disk has damaged acknowledged entries",
+                "Let other replicas recover them, then start once with skipReplayJournalInvalidRecord=true,"
+                " which leaves out what is damaged",
             )
-        log.error("%s; the rest of the file is abandoned as configured", message)
+        later = self._later_group(durably=False) or later
+        self._skip_damaged(f"{message}; {later - self.end} bytes are damaged")
+        return later, later
 
-    def _later_durable_group(self) -> int | None:
-        """The start of a later valid group that was written when everything before it was durable."""
+    def _intact_entries(self, start: int, stop: int) -> list[bytes]:
+        """Entries in a damaged range whose checksum holds, as far as lengths lead from one to the next."""
+        kept: list[bytes] = []
+        at = start
+        while at + LENGTH.size <= stop:
+            (length,) = LENGTH.unpack(self._read(LENGTH.size, at))
+            at += LENGTH.size
+            if length == PADDING:
+                (length,) = LENGTH.unpack(self._read(LENGTH.size, at))
+                at += LENGTH.size
+                if not 0 <= length <= stop - at:
+                    break
+            elif RECORD_IDS.size <= length <= min(stop - at, RECORD_BYTES_MAX):
+                record = self._read(length, at)
+                if RECORD_IDS.unpack_from(record)[1] >= 0 and checksum_type(record) is not None:
+                    kept.append(record)
+            else:
+                break
+            at += length
+        return kept
+
+    def _later_group(self, *, durably: bool) -> int | None:
+        """The start of a later valid group; ``durably``: one written when all from ``end`` on was durable."""
         pattern = trailer_mark(self._journal_id)
         offset = self.end
         while offset < self._size_bytes:
             data = self._read(_WINDOW_BYTES, offset)
             at = data.find(pattern)
             while at >= 0:
-                if (start := self._valid_group(offset + at)) is not None:
+                if (start := self._valid_group(offset + at, durably=durably)) is not None:
                     return start
                 at = data.find(pattern, at + 1)
             if len(data) <= len(pattern):
@@ -225,12 +283,14 @@ class JournalScan:
             offset += len(data) - len(pattern) + 1
         return None
 
-    def _valid_group(self, trailer_offset: int) -> int | None:
+    def _valid_group(self, trailer_offset: int, *, durably: bool) -> int | None:
         body = self._read(TRAILER_BYTES, trailer_offset)
         trailer = decode_trailer(body)
         if trailer is None or not self.end < trailer.start < trailer_offset:
             return None
-        if trailer.durable_below <= self.end or trailer_offset - trailer.start > _GROUP_BYTES_MAX:
+        if durably and trailer.durable_below <= self.end:
+            return None
+        if trailer_offset - trailer.start > _GROUP_BYTES_MAX:
             return None
         group = self._read(trailer_offset - trailer.start, trailer.start)
         return trailer.start if trailer_matches(trailer, group, body) else None
@@ -307,13 +367,15 @@ async def read_journal(
     apply: Callable[[Sequence[bytes]], Awaitable[None]],
     *,
     is_closed: bool = False,
-    skip_damaged: bool = False,
+    skip_damaged: OnDamage | None = None,
 ) -> JournalEnd:
     """Call ``apply`` with all records from the mark on, in order. Return where the journal ends.
 
     Args:
         is_closed: The journal was closed in order at the mark. Then no record is after it, and its file may
             be missing or damaged.
+        skip_damaged: Called with the evidence of each damage. Then all that is sound is applied: groups, and
+            of a damaged group the entries whose own checksum holds. None: damage is an error.
 
     Raises:
         JournalMissingError: A file that is needed is missing. Nothing was changed.
@@ -325,7 +387,7 @@ async def read_journal(
     if synced > mark and synced.offset > FIRST_GROUP_OFFSET:
         is_closed = False  # the mark is older than the journal
     if not is_closed:
-        _check_present(directory, journal_ids, mark)
+        _check_present(directory, journal_ids, mark, skip_damaged)
     end = mark
     for journal_id in wanted:
         path = directory / journal_name(journal_id)
@@ -333,8 +395,9 @@ async def read_journal(
         try:
             size = await disk.run(file.size)
             try:
-                scan = await disk.run(_open_scan, file.pread, size, journal_id, skip_damaged)
-                _check_predecessor(path, scan.predecessor, end, wanted, skip_damaged=skip_damaged)
+                durable = synced.offset if synced.journal_id == journal_id else 0
+                scan = await disk.run(_open_scan, file.pread, size, journal_id, skip_damaged, durable)
+                _check_predecessor(path, scan.predecessor, end, wanted, skip_damaged)
                 groups = scan.groups(mark.offset if journal_id == mark.journal_id else 0)
                 while (records := await disk.run(_some_groups, groups)) is not None:
                     await apply(records)
@@ -344,29 +407,37 @@ async def read_journal(
                 if is_closed and journal_id == mark.journal_id:
                     log.warning("%s: %s; its journal was closed in order, so nothing is lost", path, exc)
                     continue
-                if not skip_damaged:
+                if skip_damaged is None:
                     raise JournalCorruptError(
-                        f"{path}: {exc}. If it cannot be restored, let other replicas recover this bookie's"
-                        " entries, then start once with skipReplayJournalInvalidRecord=true, which abandons"
-                        " this file"
+                        f"{path}: {exc}",
+                        "If it cannot be restored, let other replicas recover this bookie's entries, then"
+                        " start once with skipReplayJournalInvalidRecord=true, which leaves out this file",
                     ) from exc
-                log.error("%s: %s; the file is abandoned as configured", path, exc)
+                skip_damaged(f"{path}: {exc}; the file is left out")
                 end = JournalMark(journal_id, 0)
         finally:
             file.close()
-    _check_last_synced(directory, synced, end, skip_damaged=skip_damaged)
+    _check_last_synced(directory, synced, end, skip_damaged)
     return JournalEnd(end, last_id)
 
 
-def _check_present(directory: Path, journal_ids: Sequence[int], mark: JournalMark) -> None:
+def _check_present(
+    directory: Path, journal_ids: Sequence[int], mark: JournalMark, skip_damaged: OnDamage | None
+) -> None:
     """Check that the file which the mark names is there."""
-    if mark.journal_id > 0 and mark.journal_id not in journal_ids:
+    if mark.journal_id == 0 or mark.journal_id in journal_ids:
+        return
+    evidence = (
+        f"{directory}: lastMark names {mark}, but {journal_name(mark.journal_id)} is missing; present:"
+        f" {', '.join(map(journal_name, journal_ids)) or 'no journal file'}"
+    )
+    if skip_damaged is None:
         raise JournalMissingError(
-            f"{directory}: lastMark names {mark}, but {journal_name(mark.journal_id)} is missing; present:"
-            f" {', '.join(map(journal_name, journal_ids)) or 'no journal file'}. Entries acknowledged after"
-            " the mark are in that file: bring it back, or check that the journal directory is the right one"
-            " and mounted. If it is lost, discard this bookie's disks and recover its ledgers from the others"
+            f"{evidence}. Entries acknowledged after the mark are in that file",
+            "Bring it back, or check that the journal directory is the right one and mounted. If it is lost,"
+            " discard this bookie's disks and recover its ledgers from the others",
         )
+    skip_damaged(evidence)
 
 
 async def follows_none(disk: Disk, directory: Path, journal_id: int) -> bool:
@@ -379,7 +450,9 @@ async def follows_none(disk: Disk, directory: Path, journal_id: int) -> bool:
     return decode_file_trailer(start_of_file, journal_id) == Predecessor(0, 0)
 
 
-def _check_last_synced(directory: Path, synced: JournalMark, end: JournalMark, *, skip_damaged: bool) -> None:
+def _check_last_synced(
+    directory: Path, synced: JournalMark, end: JournalMark, skip_damaged: OnDamage | None
+) -> None:
     """Check that the files reach ``lastSynced``. A file without a group may be missing: it has no records."""
     if synced <= end or synced.offset <= FIRST_GROUP_OFFSET:
         return
@@ -389,16 +462,19 @@ def _check_last_synced(directory: Path, synced: JournalMark, end: JournalMark, *
     else:
         found = f"but {path.name} can be read up to offset {end.offset} only"
     message = f"{directory}: the journal was durable up to {synced} according to {LAST_SYNCED}, {found}"
-    if not skip_damaged:
+    if skip_damaged is None:
         raise JournalCorruptError(
-            f"{message}. Acknowledged entries are lost here: bring the file back, or let other replicas"
-            " recover them, then start once with skipReplayJournalInvalidRecord=true"
+            f"{message}. Acknowledged entries are lost here",
+            "Bring the file back, or let other replicas recover them, then start once with"
+            " skipReplayJournalInvalidRecord=true",
         )
-    log.error("%s; the missing records are abandoned as configured", message)
+    skip_damaged(message)
 
 
-def _open_scan(read: Read, size_bytes: int, journal_id: int, skip_damaged: bool) -> JournalScan:
-    return JournalScan(read, size_bytes, journal_id, skip_damaged=skip_damaged)
+def _open_scan(
+    read: Read, size_bytes: int, journal_id: int, skip_damaged: OnDamage | None, durable_bytes: int
+) -> JournalScan:
+    return JournalScan(read, size_bytes, journal_id, skip_damaged=skip_damaged, durable_bytes=durable_bytes)
 
 
 def _some_groups(groups: Iterator[Sequence[bytes]]) -> Sequence[bytes] | None:
@@ -414,19 +490,31 @@ def _some_groups(groups: Iterator[Sequence[bytes]]) -> Sequence[bytes] | None:
 
 
 def _check_predecessor(
-    path: Path, noted: Predecessor | None, end: JournalMark, wanted: Sequence[int], *, skip_damaged: bool
+    path: Path,
+    noted: Predecessor | None,
+    end: JournalMark,
+    wanted: Sequence[int],
+    skip_damaged: OnDamage | None,
 ) -> None:
     """Check that the predecessor noted in a file exists and reaches as far as noted."""
     if noted is None or noted.journal_id == 0 or noted.journal_id < wanted[0]:
         return
     if noted.journal_id not in wanted:
-        raise JournalMissingError(
-            f"{path} follows {journal_name(noted.journal_id)}, which is missing. Entries acknowledged in it"
-            " are not in ledger storage yet: bring the file back, or discard this bookie's disks"
-        )
-    if noted.journal_id == end.journal_id and noted.end > end.offset and not skip_damaged:
-        raise JournalCorruptError(
+        evidence = f"{path} follows {journal_name(noted.journal_id)}, which is missing"
+        if skip_damaged is None:
+            raise JournalMissingError(
+                f"{evidence}. Entries acknowledged in it are not in ledger storage yet",
+                "Bring the file back, or discard this bookie's disks",
+            )
+        skip_damaged(evidence)
+    if noted.journal_id == end.journal_id and noted.end > end.offset:
+        evidence = (
             f"{path.with_name(journal_name(end.journal_id))}: can be read up to offset {end.offset}, but was"
-            f" durable up to {noted.end}. The disk has damaged acknowledged entries: recover them from"
-            " other replicas, then start once with skipReplayJournalInvalidRecord=true"
+            f" durable up to {noted.end}"
         )
+        if skip_damaged is None:
+            raise JournalCorruptError(
+                f"{evidence}. The disk has damaged acknowledged entries",
+                "Recover them from other replicas, then start once with skipReplayJournalInvalidRecord=true",
+            )
+        skip_damaged(evidence)

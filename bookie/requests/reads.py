@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import attrs
 
-from bookie.damage.digest_checker import CHECKSUM_TYPES
+from bookie.digest_checker import CHECKSUM_TYPES
 from bookie.errors import EntryUnreadableError, LimboError, NoEntryError, NoLedgerError
 from bookie.ledger_record import LedgerRecord
 from bookie.requests.deferred import DeferredRequest, PlainReads, WokenPoll

@@ -36,7 +36,7 @@ import enum
 
 import attrs
 
-from bookie.damage.digest_checker import checksum_type
+from bookie.digest_checker import checksum_type
 from bookie.ledger_record import LedgerRecord
 from ledger.digest import ENTRY_HEADER_BYTES, DigestType
 from ledger.runtime.log_lines import get_logger

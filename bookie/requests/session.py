@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import attrs
 
-from bookie.damage.digest_checker import DigestTypeOf
+from bookie.digest_checker import DigestTypeOf
 from bookie.errors import raise_error
 from bookie.journal.format import LAC_PACKET_BYTES_MAX
 from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord

@@ -63,7 +63,7 @@ class StorageConfig:
     flush_interval_s: float = attrs.field(default=10, validator=attrs.validators.gt(0))
     # Accept empty directories in place of lost ones. The caller that sets it puts every ledger in limbo.
     accepts_losses: bool = False
-    skip_damaged_journal: bool = False  # skip the rest of a damaged journal file
+    skip_damaged_journal: bool = False  # leave out what is damaged in the journal
     rebuild_index: bool = False  # rebuild a missing index from the entry logs; fences all ledgers
 
     def __attrs_post_init__(self) -> None:

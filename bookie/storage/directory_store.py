@@ -20,9 +20,9 @@ import attrs
 import trio
 
 from bookie.damage.damaged_entries import DamagedEntries
-from bookie.damage.digest_checker import DigestTypeOf
 from bookie.damage.directory_entries import DirectoryEntries
 from bookie.damage.scrubber import Scrubber
+from bookie.digest_checker import DigestTypeOf
 from bookie.disk.disk import Disk, DiskThread
 from bookie.entrylog.reader import EntryLogReader
 from bookie.errors import BookieServerError, FormatError, IndexFailedError, StartError, StorageFailedError

@@ -17,8 +17,8 @@ from functools import partial
 
 import trio
 
-from bookie.damage.digest_checker import DigestTypeOf
 from bookie.damage.scrubber import scrub_before_serving
+from bookie.digest_checker import DigestTypeOf
 from bookie.disk.disk import Disk
 from bookie.errors import BookieServerError, StartError, StorageFailedError, StorageFileError
 from bookie.journal.journals import Journals
@@ -127,7 +127,7 @@ async def _start(
         storage.replay,
         closed=last_marks.closed(marks),
         wall_ms=wall_ms,
-        skip_damaged=config.skip_damaged_journal,
+        skip_damaged=log.error if config.skip_damaged_journal else None,
         accepts_losses=config.accepts_losses,
     )
     # On a full disk the flushes fail. Then the replayed entries stay in memory and in the journal. The marks

@@ -66,6 +66,21 @@ class Snapshot(Protocol):
     ) -> None: ...
 
 
+class FoundDamage(Protocol):
+    """The damage that a look at the files of a directory's bookie has found."""
+
+    @property
+    def evidence(self) -> tuple[str, ...]: ...
+
+
+class BookieRepair(Protocol):
+    """The module ``bookie.embedded.repair``."""
+
+    async def find_bookie_damage(self, path: Path) -> FoundDamage: ...
+
+    async def mend_bookie(self, path: Path, damage: FoundDamage) -> tuple[str, ...]: ...
+
+
 class EmbeddedBookie(Protocol):
     """The package ``bookie.embedded``."""
 
@@ -86,3 +101,8 @@ class EmbeddedBookie(Protocol):
 def embedded_bookie() -> EmbeddedBookie:
     """Import the package that runs bookies in this process."""
     return cast(EmbeddedBookie, importlib.import_module(BOOKIE))
+
+
+def bookie_repair() -> BookieRepair:
+    """Import the module that mends the files of a directory's bookie."""
+    return cast(BookieRepair, importlib.import_module(f"{BOOKIE}.repair"))

@@ -6,7 +6,7 @@ from collections import deque
 
 import trio
 
-from bookie.damage.digest_checker import DigestTypeOf
+from bookie.digest_checker import DigestTypeOf
 from bookie.requests.deferred import DeferredRequest
 from bookie.requests.reads import DeferredReplies
 from bookie.requests.session import BookieService, ClientSession

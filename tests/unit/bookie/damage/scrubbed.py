@@ -6,8 +6,8 @@ from typing import Any
 
 import trio
 
-from bookie.damage.digest_checker import DigestTypeOf
 from bookie.damage.scrubber import Scrubber, ScrubConfig
+from bookie.digest_checker import DigestTypeOf
 from ledger.digest import DigestType
 from tests.fakes.directory_by_hand import Directory
 

@@ -26,8 +26,10 @@ from bookie.journal.format import (
 )
 from bookie.journal.group_commit import WriteBatch
 from bookie.journal.last_synced import LAST_SYNCED
-from bookie.journal.replay import JournalScan, apply_records, read_journal
+from bookie.journal.replay import JournalScan, OnDamage, apply_records, read_journal
 from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
+from bookie.length_prefixes import LENGTH
+from ledger.digest import DigestType, EntryCodec
 
 ID = 0x77
 
@@ -52,8 +54,16 @@ def file_of(*groups: Sequence[bytes], journal_id: int = ID, previous: Predecesso
     return data
 
 
-def scan(data: bytes, start: int = 0, *, skip_damaged: bool = False) -> tuple[list[bytes], int]:
-    scanned = JournalScan(lambda size, at: data[at : at + size], len(data), ID, skip_damaged=skip_damaged)
+def scan(
+    data: bytes, start: int = 0, *, skip_damaged: OnDamage | None = None, durable_bytes: int = 0
+) -> tuple[list[bytes], int]:
+    scanned = JournalScan(
+        lambda size, at: data[at : at + size],
+        len(data),
+        ID,
+        skip_damaged=skip_damaged,
+        durable_bytes=durable_bytes,
+    )
     records = [record for records in scanned.groups(start) for record in records]
     return records, scanned.end
 
@@ -90,9 +100,51 @@ def test_damage_before_a_durable_group_stops_the_start() -> None:
         damaged = data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
         with pytest.raises(JournalCorruptError, match="this one was durable"):
             scan(damaged)
-        records, end = scan(damaged, skip_damaged=True)
-        assert records == (ALL[:2] if at > FIRST_GROUP_OFFSET + 4096 else [])
-        assert end <= at
+        evidence: list[str] = []
+        records, end = scan(damaged, skip_damaged=evidence.append)
+        assert records == (ALL[:2] + ALL[3:] if at > FIRST_GROUP_OFFSET + 4096 else ALL[2:])
+        assert end == len(data)
+        assert len(evidence) == 1
+        assert "bytes are damaged" in evidence[0]
+
+
+CODEC = EntryCodec(DigestType.CRC32C, b"")
+
+
+def checked(entry_id: int, size: int = 200) -> bytes:
+    """An entry with a checksum of its own."""
+    return CODEC.pack(1, entry_id, entry_id - 1, size * (entry_id + 1), b"p" * size)
+
+
+@pytest.mark.parametrize("is_tail", [False, True])
+def test_of_a_damaged_group_the_entries_with_a_sound_checksum_are_kept(is_tail: bool) -> None:
+    first, second, third = [checked(0)], [checked(each) for each in range(1, 9)], [checked(9)]
+    data = file_of(first, second) if is_tail else file_of(first, second, third)
+    record_bytes = LENGTH.size + len(second[0])
+    begin = FIRST_GROUP_OFFSET + 4096
+    for number in range(len(second)):
+        at = begin + number * record_bytes + 60  # in its payload
+        damaged = data[:at] + b"\xff" + data[at + 1 :]
+        found, _ = scan(damaged, skip_damaged=lambda evidence: None, durable_bytes=len(data))
+        kept = second[:number] + second[number + 1 :]
+        assert found == [*first, *kept, *([] if is_tail else third)]
+        assert not is_tail or scan(damaged)[0] == first, "what was not durable is a torn tail"
+    at = begin + 3 * record_bytes
+    damaged = data[:at] + bytes(2 * record_bytes) + data[at + 2 * record_bytes :]
+    found, _ = scan(damaged, skip_damaged=lambda evidence: None, durable_bytes=len(data))
+    assert found == [*first, *second[:3], *([] if is_tail else third)], "no length leads behind zeros"
+
+
+async def test_a_journal_of_which_files_are_missing_gives_what_is_left(tmp_path: Path) -> None:
+    files = {
+        2: file_of(GROUPS[0], journal_id=2, previous=Predecessor(1, 8192)),
+        4: file_of(GROUPS[1], journal_id=4, previous=Predecessor(3, 8192)),
+    }
+    evidence: list[str] = []
+    found = await replay(tmp_path, files, JournalMark(1, 4096), skip_damaged=evidence.append)
+    assert found == (ALL[:3], JournalMark(4, len(files[4])))
+    assert [each for each in evidence if "missing" in each] == evidence
+    assert len(evidence) == 2
 
 
 def test_a_hole_before_groups_that_nobody_was_told_of_is_a_torn_tail() -> None:
@@ -144,7 +196,7 @@ def test_garbage_in_a_file_of_apache_stops_the_start_unless_told_otherwise() -> 
     for junk in (b"\xff\xff\xff\x00" * 100, b"\x7f\xff\xff\xff" * 100):
         with pytest.raises(JournalCorruptError, match="skipReplayJournalInvalidRecord"):
             scan(apache(GROUPS[0]) + junk)
-        assert scan(apache(GROUPS[0]) + junk, skip_damaged=True)[0] == ALL[:2]
+        assert scan(apache(GROUPS[0]) + junk, skip_damaged=lambda evidence: None)[0] == ALL[:2]
 
 
 def test_a_file_of_another_kind_is_refused() -> None:
@@ -156,7 +208,12 @@ def test_a_file_of_another_kind_is_refused() -> None:
 
 
 async def replay(
-    directory: Path, files: dict[int, bytes], mark: JournalMark, *, is_closed: bool = False
+    directory: Path,
+    files: dict[int, bytes],
+    mark: JournalMark,
+    *,
+    is_closed: bool = False,
+    skip_damaged: OnDamage | None = None,
 ) -> tuple[list[bytes], JournalMark]:
     for journal_id, data in files.items():
         (directory / journal_name(journal_id)).write_bytes(data)
@@ -165,7 +222,9 @@ async def replay(
     async def apply(some: Sequence[bytes]) -> None:
         records.extend(some)
 
-    end = await read_journal(RealDisk(), directory, sorted(files), mark, apply, is_closed=is_closed)
+    end = await read_journal(
+        RealDisk(), directory, sorted(files), mark, apply, is_closed=is_closed, skip_damaged=skip_damaged
+    )
     assert end.last_id == max(files, default=0)
     return records, end.mark
 
@@ -189,7 +248,7 @@ async def test_files_are_replayed_in_order_from_the_mark(tmp_path: Path) -> None
 
 
 async def test_a_missing_file_that_the_mark_names_stops_the_start_with_advice(tmp_path: Path) -> None:
-    with pytest.raises(JournalMissingError, match=r"lastMark names 1\.txn:4096.*bring it back"):
+    with pytest.raises(JournalMissingError, match=r"lastMark names 1\.txn:4096.*Bring it back"):
         await replay(tmp_path, {2: file_of(GROUPS[0], journal_id=2)}, JournalMark(1, 4096))
     with pytest.raises(JournalMissingError):
         await replay(tmp_path / "nowhere", {}, JournalMark(1, 4096))

@@ -11,44 +11,46 @@ import pytest
 from click.testing import CliRunner
 
 import dlog
+import dlog.blocking
 from dlog.cli.operators.repair import command
 
 
-async def write(path: Path) -> None:
-    async with (
-        dlog.open_namespace(f"file://{path}") as namespace,
+def write(path: Path) -> None:
+    with (
+        dlog.blocking.open_namespace(f"file://{path}") as namespace,
         namespace.open_writer("log", create=True) as writer,
     ):
-        await writer.append_many([b"0", b"1"])
+        writer.append_many([b"0", b"1"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["missing", "empty"])
-async def test_lost_metadata_come_back_with_all_records(tmp_path: Path, loss: str) -> None:
+def test_lost_metadata_come_back_with_all_records(tmp_path: Path, loss: str) -> None:
     path = tmp_path / "ns"
-    await write(path)
+    write(path)
     database = path / "metadata.sqlite"
     database.unlink()
     if loss == "empty":
         database.touch(0o600)
     with pytest.raises(dlog.EmbeddedStoreError, match="`dlog repair"):
-        async with dlog.open_namespace(f"file://{path}"):
-            pass
+        dlog.blocking.open_namespace(f"file://{path}").close()
     declined = CliRunner().invoke(command, [str(path)], input="n\n")
     assert declined.exception is not None
     done = CliRunner().invoke(command, [str(path), "--yes"], catch_exceptions=False)
     assert "the metadata are those after change" in done.output
     again = CliRunner().invoke(command, [str(path), "--yes"], catch_exceptions=False)
     assert "nothing to repair" in again.output
-    async with dlog.open_namespace(f"file://{path}") as namespace:  # noqa: SIM117
-        async with namespace.open_reader("log", follow=False) as reader:
-            assert [record.payload async for record in reader] == [b"0", b"1"]
+    with (
+        dlog.blocking.open_namespace(f"file://{path}") as namespace,
+        namespace.open_reader("log", follow=False) as reader,
+    ):
+        assert [record.payload for record in reader] == [b"0", b"1"]
 
 
 @pytest.mark.slow
-async def test_a_directory_in_use_or_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_directory_in_use_or_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ns"
-    async with dlog.open_namespace(f"file://{path}"):
+    with dlog.blocking.open_namespace(f"file://{path}"):
         refused = CliRunner().invoke(command, [str(path), "--yes"])
         assert isinstance(refused.exception, dlog.EmbeddedStoreError)
         assert "has it open" in str(refused.exception)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.damage.digest_checker import CHECKSUM_TYPES, checksum_type
+from bookie.digest_checker import CHECKSUM_TYPES, checksum_type
 from ledger.digest import DigestType
 from tests.fakes.directory_by_hand import sealed
 from tests.strategies import DIGEST_TYPES

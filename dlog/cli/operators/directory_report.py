@@ -1,0 +1,99 @@
+"""What `dlog check` and `dlog repair` say about a directory: its damage, and the records that are lost.
+
+Inside: reading all logs, the lines, the JSON. Not inside: the commands (``check``, ``repair``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+import dlog
+from dlog.cli.terminal.output import counted, print_note, progress_bar
+from dlog.cli.terminal.signals import run
+from dlog.read.positioning import ID_MAX
+
+
+@attrs.frozen
+class LogLoss:
+    """The records of one log: how many are left, and which are lost."""
+
+    log: str
+    records: int  # that could be read
+    gaps: tuple[dlog.Gap, ...]
+    error: dlog.DLogError | None  # why reading ended before the end; None: it did not
+
+    @property
+    def is_sound(self) -> bool:
+        """True if all was read."""
+        return not self.gaps and self.error is None
+
+
+def lost_records(directory: Path, *, quiet: bool = False) -> list[LogLoss]:
+    """Read all logs of a directory, which no damage keeps from being opened for reading."""
+    return run(partial(_read, directory.absolute().as_uri(), quiet))
+
+
+async def _read(uri: str, quiet: bool) -> list[LogLoss]:
+    async with dlog.open_namespace(uri, read_only=True) as namespace:
+        with progress_bar("reading all logs", None, unit="records", quiet=quiet) as show:
+            found: list[LogLoss] = []
+            for log in sorted(await namespace.list_logs()):
+                before = sum(each.records for each in found)
+                found.append(await _read_log(namespace, log, before, show))
+            return found
+
+
+async def _read_log(namespace: dlog.Namespace, log: str, before: int, show: Callable[[int], None]) -> LogLoss:
+    """Read a log to its present end. Each digest is checked."""
+    records, gaps, error = 0, [], None
+    try:
+        async with namespace.open_reader(log, follow=False, gaps=True) as reader:
+            async for each in reader.batches(gaps=True):
+                if isinstance(each, dlog.Gap):
+                    gaps.append(each)
+                else:
+                    records += len(each)
+                    show(before + records)
+    except dlog.DLogError as exc:
+        error = exc
+    return LogLoss(log, records, tuple(gaps), error)
+
+
+def print_losses(losses: Sequence[LogLoss]) -> None:
+    """Print a line for each gap on stderr, and one with the sum."""
+    for loss in losses:
+        for gap in loss.gaps:
+            print_note(f"{loss.log}: lost: {gap.first} to {gap.last}, {_size(gap)}: {gap.evidence}")
+        if loss.error is not None:
+            print_note(f"{loss.log}: cannot be read to its end: {loss.error}")
+    records = sum(each.records for each in losses)
+    print_note(f"{counted(len(losses), 'log')} with {counted(records, 'record')} that can be read")
+
+
+def loss_document(loss: LogLoss) -> dict[str, Any]:
+    """One log as JSON."""
+    return {
+        "log": loss.log,
+        "records": loss.records,
+        "gaps": [
+            {
+                "first": str(gap.first),
+                "last": str(gap.last),
+                "cause": gap.cause.value,
+                "evidence": gap.evidence,
+            }
+            for gap in loss.gaps
+        ],
+        "error": None if loss.error is None else str(loss.error),
+    }
+
+
+def _size(gap: dlog.Gap) -> str:
+    if gap.last.entry_id == ID_MAX or gap.first.segment_seqno != gap.last.segment_seqno:
+        return gap.cause.value
+    return f"{counted(gap.last.entry_id - gap.first.entry_id + 1, 'entry', 'entries')}, {gap.cause.value}"

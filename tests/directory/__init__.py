@@ -1,0 +1,1 @@
+"""What a directory survives: real files, damaged as disks and people damage them."""
