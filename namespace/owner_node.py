@@ -28,7 +28,7 @@ class LogOwner:
         forwarders: How many programs forward to it.
     """
 
-    address: str
+    address: str = attrs.field(repr=lambda text: repr(text.partition("#")[0]))  # without the owner's key
     forwarders: int
 
 

@@ -389,11 +389,11 @@ def _decode_error(data: bytes) -> DLogError:
     message = str(head["message"])
     made = cls.__new__(cls, message)
     for name, value in dict(head["values"]).items():
-        if not str(name).startswith("_"):
-            made.__dict__[str(name)] = DLSN.parse(value["dlsn"]) if isinstance(value, dict) else value
+        if not str(name).startswith("_") and not callable(getattr(cls, str(name), None)):
+            made.__dict__[str(name)] = DLSN.parse(str(value["dlsn"])) if isinstance(value, dict) else value
     if isinstance(made, WriteError):
         WriteError.__init__(made, message, RecordOutcome[str(head["outcome"])])
-        made.durable = tuple(DLSN.parse(each) for each in head["durable"])
+        made.durable = tuple(DLSN.parse(str(each)) for each in head["durable"])
     else:
         made.args = (message,)
     return made

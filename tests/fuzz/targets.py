@@ -52,6 +52,7 @@ from tests.fakes.log_paths import paths_of
 from tests.fakes.record_sets import encode_record_set
 from tests.fuzz.auth_targets import AUTH_TARGETS
 from tests.fuzz.engine import Target
+from tests.fuzz.forwarding_targets import FORWARDING_TARGETS
 from tests.fuzz.storage_targets import STORAGE_TARGETS
 from tests.fuzz.wire_targets import WIRE_TARGETS
 from tests.places import GOLDEN_FILES
@@ -382,6 +383,6 @@ def _by_name(targets: Sequence[Target]) -> dict[str, Target]:
 
 
 TARGETS: dict[str, Target] = _by_name(
-    [*_RECORDS, *_METADATA, *_TEXTS, *WIRE_TARGETS, *STORAGE_TARGETS, *AUTH_TARGETS]
+    [*_RECORDS, *_METADATA, *_TEXTS, *WIRE_TARGETS, *FORWARDING_TARGETS, *STORAGE_TARGETS, *AUTH_TARGETS]
 )
 """Every decoder, by name."""

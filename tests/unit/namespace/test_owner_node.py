@@ -20,6 +20,10 @@ def test_an_owner_has_these_bytes_and_comes_back_from_them() -> None:
     assert decode_owner(encode_owner(owner)) == owner
 
 
+def test_no_repr_has_the_key_of_an_owner() -> None:
+    assert repr(LogOwner(f"127.0.0.1:1#{'ab' * 16}", 0)) == "LogOwner(address='127.0.0.1:1', forwarders=0)"
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,6 +105,28 @@ def test_an_error_comes_back_with_type_text_outcome_and_attributes(error: errors
         assert type(found.error) is type(error)
         assert str(found.error) == str(error)
         assert vars(found.error) == vars(error)
+
+
+def error_frame(**changes: object) -> bytes:
+    """A REFUSED frame whose error is changed as no owner of ours would."""
+    whole = payload_of(encode_refused(Refused(3, errors.LogWriteError("log", "it failed"))))
+    head = json.loads(whole[9:]) | changes
+    return whole[:9] + json.dumps(head).encode()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"durable": [7]}, {"values": {"dlsn": {"dlsn": 7}}}, {"outcome": 1}, {"values": [1]}]
+)
+def test_an_error_with_values_of_other_kinds_is_a_wire_error(changes: dict[str, object]) -> None:
+    with pytest.raises(WireError):
+        decode(error_frame(**changes))
+
+
+def test_a_value_of_an_error_replaces_no_method() -> None:
+    found = decode(error_frame(values={"about": 7, "with_traceback": 7, "evidence": "it failed"}))
+    assert isinstance(found, Refused)
+    assert isinstance(found.error, errors.LogWriteError)
+    assert found.error.about(errors.RecordOutcome.UNKNOWN).outcome is errors.RecordOutcome.UNKNOWN
 
 
 def test_an_error_of_no_known_class_is_one_of_writing() -> None:
