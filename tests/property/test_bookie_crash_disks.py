@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie.errors import StartError, StorageFailedError
-from bookie.journal.format import NO_MARK, JournalMark, decode_mark, journal_name
+from bookie.journal.format import NO_MARK, JournalMark, decode_mark, is_closed_mark, journal_name
 from bookie.storage.opening import open_storage
 from tests.effort import examples, sampled
 from tests.fakes.bookie_work import KEY, AcknowledgedState, body_of, check, config_over, play, work
@@ -76,14 +76,15 @@ class MarkWatcher(SimulatedDisk):
 
     def __init__(self, turns: random.Random) -> None:
         super().__init__(turns)
-        self.seen: dict[Path, JournalMark] = {}
+        self.seen: dict[Path, tuple[JournalMark, bool]] = {}  # the mark, and whether it is closed
 
     def rename(self, old: Path, new: Path) -> None:
         super().rename(old, new)
         if new.name.startswith("lastMark"):
-            mark = decode_mark(self.names[new].read(100, 0))
-            assert mark > self.seen.get(new, NO_MARK), f"{new} goes back, or says nothing new"
-            self.seen[new] = mark
+            data = self.names[new].read(100, 0)
+            mark, is_closed = decode_mark(data), is_closed_mark(data)
+            assert (mark, is_closed) > self.seen.get(new, (NO_MARK, False)), f"{new} says nothing new"
+            self.seen[new] = mark, is_closed
             journal = Path(f"/j{new.name.removeprefix('lastMark.')}/current")
             assert journal / journal_name(mark.journal_id) in self.names, f"{new} names a file that is gone"
 
