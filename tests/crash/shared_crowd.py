@@ -55,7 +55,7 @@ class Crowd:
 
     @property
     def owner(self) -> Appender:
-        """The last program that became the owner."""
+        """The newest program that has owned the log and lives."""
         return next(each for each in reversed(self.appenders) if each.has_owned and each.is_alive)
 
     async def start(self) -> None:
