@@ -30,6 +30,7 @@ from dlog.forwarding.meeting import NodeMeeting, Serve, kept_from_children
 from dlog.forwarding.shared_shell import NoMeetingError
 from ledger.auth.authentication import AuthRefusedError
 from ledger.errors import BookieSecurityError, BookieUnavailableError, SecuritySettingsError, WireError
+from ledger.runtime.events import event
 from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import failure_domain
 from ledger.runtime.tasks.service_tasks import ServiceTasks
@@ -225,5 +226,10 @@ class NetworkMeeting(NodeMeeting):
             self._strangers -= 1
         if trio.current_time() - self._warned_s >= WARN_S:
             self._warned_s = trio.current_time()
-            logger.warning("log %s: a connection was not served: %.200s", self._nodes.name, ascii(reason))
+            logger.warning(
+                "log %s: a connection was not served: %.200s",
+                self._nodes.name,
+                ascii(reason),
+                extra=event("owner.stranger", log=self._nodes.name),
+            )
         return None
