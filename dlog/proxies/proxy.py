@@ -22,6 +22,7 @@ from dlog.namespace_handle import Namespace
 from dlog.proxies.choice import divided
 from dlog.write.log_writer import LogWriter
 from ledger.metadata_store.errors import MetadataError, NodeExistsError
+from ledger.runtime.events import event
 from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import failure_domain
 from namespace.log_nodes import proxies_path
@@ -133,7 +134,7 @@ class Proxy:
         """Log a problem that may last, once."""
         if self._refused.get(log) != type(exc).__name__:
             self._refused[log] = type(exc).__name__
-            logger.warning("%s: %s", what, exc)
+            logger.warning("%s: %s", what, exc, extra=event("proxy.log_refused", log=log))
 
 
 async def run_proxy(
