@@ -484,7 +484,6 @@ SMALL_MODULES: dict[str, str] = {
     "dlog/write/repeats.py": RULE,
     "dlog/write/writer_timers.py": "the shell is long enough",
     "ledger/catalog/ledger_ids.py": MACHINE,
-    "ledger/metadata_store/sqlite_store/session.py": FORMAT,
     "ledger/placement/adhering.py": RULE,
     "ledger/placement/random_policy.py": RULE,
     "ledger/read/recent_entries.py": MACHINE,

@@ -41,6 +41,7 @@ from ledger.runtime.private_files import (
     DIRECTORY_MODE,
     FILE_MODE,
     describe_holders,
+    is_named,
     make_private_directories,
     open_private,
     sync_directory,
@@ -83,6 +84,7 @@ class Directory:
                 and holds files of something else. Read-only: it is missing, or others may write in it.
         """
         self.path = path
+        self.takes_links = False  # a copy that shares files is known, and is not opened (``links``)
         needs = "a file: URI needs a directory that this process may create and write"
         if read_only:
             needs = "to be read, it must exist, and this process must have the right to read it"
@@ -285,6 +287,9 @@ class Directory:
             raise DirectoryUnusableError(
                 f"directory {self.path}: its file system has no locks ({exc.strerror}); use a local one"
             ) from None
+        if not is_named(fd, LOCK, self._fd):
+            os.close(fd)  # another process has put a file in its place (``links``)
+            return None
         with suppress(OSError):  # the disk may be full; the id is for operators only
             os.pwrite(fd, b"%-31d\n" % os.getpid(), 0)  # always 32 bytes: the file is never truncated
         lock = HostLock(fd)
@@ -293,7 +298,7 @@ class Directory:
 
     def _open_lock(self) -> int:
         try:
-            return open_private(LOCK, create=True, directory_fd=self._fd)
+            return open_private(LOCK, create=True, directory_fd=self._fd, takes_links=self.takes_links)
         except OSError as exc:
             raise DirectoryUnusableError(
                 f"directory {self.path}: {LOCK} cannot be opened ({exc.strerror}); is the directory writable?"

@@ -31,6 +31,7 @@ from ledger.config import ClientConfig
 from ledger.context import ClientSeams
 from ledger.deploy.bookie_lookup import HostedBookie, HostedGarbage, embedded_bookie
 from ledger.deploy.directory import BOOKIE_RESERVE, METADATA, METADATA_RESERVE, Directory, HostLock
+from ledger.deploy.links import settle_links
 from ledger.errors import DirectoryFullError, DirectoryMovedError, DirectoryUnusableError
 from ledger.metadata_store.errors import MetadataError, NodeExistsError, StoreFullError, StoreReplacedError
 from ledger.metadata_store.sessions.renewing_store import RenewingStore
@@ -234,6 +235,7 @@ async def open_embedded_stack(
         directory = Directory(path)
         try:
             was_used = directory.check_metadata()
+            await trio.to_thread.run_sync(settle_links, directory)
             async with (
                 open_directory_store(path / METADATA, must_exist=was_used) as store,
                 open_service_tasks() as tasks,

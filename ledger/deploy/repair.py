@@ -19,6 +19,7 @@ import trio
 
 from ledger.deploy.bookie_lookup import bookie_repair
 from ledger.deploy.directory import BOOKIE, METADATA, Directory
+from ledger.deploy.links import settle_links
 from ledger.errors import DirectoryUnusableError
 from ledger.metadata_store.errors import MetadataError
 from ledger.metadata_store.sqlite_store.failures import FAILURES
@@ -87,6 +88,7 @@ def _locked(path: Path) -> Iterator[None]:
         raise DirectoryUnusableError(f"directory {path}: no namespace is there ({BOOKIE} is missing)")
     directory = Directory(path)
     try:
+        settle_links(directory)
         lock = directory.try_lock()
         if lock is None:
             raise DirectoryUnusableError(f"directory {path}: {directory.holder()} has it open; end it first")

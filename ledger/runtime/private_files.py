@@ -71,12 +71,15 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def open_private(path: str | Path, *, create: bool, directory_fd: int | None = None) -> int:
+def open_private(
+    path: str | Path, *, create: bool, directory_fd: int | None = None, takes_links: bool = False
+) -> int:
     """Open a file of this user for reading and writing; take the rights of others away.
 
     Args:
         create: Create the file if it does not exist.
         directory_fd: ``path`` is relative to this directory.
+        takes_links: The file may have a second name: the caller knows whose.
 
     Returns:
         The descriptor. It is closed by ``exec``.
@@ -96,7 +99,7 @@ def open_private(path: str | Path, *, create: bool, directory_fd: int | None = N
         raise
     try:
         found = os.fstat(descriptor)
-        check_private(found, path)
+        check_private(found, path, takes_links=takes_links)
         if stat.S_IMODE(found.st_mode) != FILE_MODE:
             os.fchmod(descriptor, FILE_MODE)
     except BaseException:
@@ -105,10 +108,21 @@ def open_private(path: str | Path, *, create: bool, directory_fd: int | None = N
     return descriptor
 
 
-def create_private(path: Path) -> None:
+def is_named(descriptor: int, name: str, directory_fd: int) -> bool:
+    """True if the name in the directory is that of the open file."""
+    try:
+        return os.path.samestat(os.stat(name, dir_fd=directory_fd), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def create_private(path: Path, *, takes_links: bool = False) -> None:
     """Create an empty file of this user without opening it. If it exists, check it and take others' rights.
 
     For a file whose closing would release locks, as it does for a database of SQLite.
+
+    Args:
+        takes_links: As for ``open_private``.
 
     Raises:
         PermissionError: As ``open_private``.
@@ -119,13 +133,13 @@ def create_private(path: Path) -> None:
     except FileExistsError:
         pass
     found = os.lstat(path)
-    check_private(found, path)
+    check_private(found, path, takes_links=takes_links)
     if stat.S_IMODE(found.st_mode) != FILE_MODE:
         os.chmod(path, FILE_MODE)
 
 
-def check_private(found: os.stat_result, path: str | Path) -> None:
-    """Raise ``PermissionError`` unless it is a regular file of this user with one name."""
+def check_private(found: os.stat_result, path: str | Path, *, takes_links: bool = False) -> None:
+    """Raise ``PermissionError`` unless it is a regular file of this user with one name (``takes_links``)."""
     if stat.S_ISLNK(found.st_mode):
         raise _refused(path, "it is a symlink; remove it")
     if not stat.S_ISREG(found.st_mode):
@@ -135,7 +149,7 @@ def check_private(found: os.stat_result, path: str | Path) -> None:
             path,
             f"it belongs to user {found.st_uid}; run as that user, or remove it (this is {os.geteuid()})",
         )
-    if found.st_nlink > 1:
+    if found.st_nlink > 1 and not takes_links:
         raise _refused(path, f"it has {found.st_nlink} names (hard links); remove this one")
 
 

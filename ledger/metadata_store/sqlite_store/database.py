@@ -45,6 +45,7 @@ from ledger.runtime.held_directories import HeldDirectory, open_directory
 from ledger.runtime.log_lines import get_logger
 from ledger.runtime.private_files import (
     create_private,
+    is_named,
     lock_within,
     make_private_directories,
     open_private,
@@ -118,7 +119,7 @@ class SqliteDatabase(abc.ABC):
             check_identity(path, identity)
         make_private_directories(locks)
         if identity is None:
-            create_private(path)  # SQLite gives its other files the same mode
+            create_private(path, takes_links=True)  # SQLite gives its other files the same mode
         self._use = self.identity = begin_use(path)
         self._locks = HeldDirectory(locks, open_directory(locks))
         self._home_fd = open_directory(path.parent)
@@ -501,9 +502,13 @@ def _wal_pages(path: Path) -> int:
 @contextmanager
 def _exclusive(locks: HeldDirectory) -> Iterator[None]:
     """Let one process in at a time. Switching to WAL fails while another process does the same."""
-    fd = open_private(_OPENING, create=True, directory_fd=locks.fd)
-    try:
-        lock_within(fd, BUSY_TIMEOUT_S, locks.path / _OPENING)
-        yield
-    finally:
-        os.close(fd)
+    while True:
+        fd = open_private(_OPENING, create=True, directory_fd=locks.fd, takes_links=True)
+        try:
+            lock_within(fd, BUSY_TIMEOUT_S, locks.path / _OPENING)
+            if not is_named(fd, _OPENING, locks.fd):
+                continue  # the file got a copy in its place meanwhile
+            yield
+            return
+        finally:
+            os.close(fd)

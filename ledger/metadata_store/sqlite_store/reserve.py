@@ -91,7 +91,7 @@ class SpaceReserve:
 
     @contextlib.contextmanager
     def _opened(self, *, create: bool) -> Iterator[int]:
-        fd = open_private(self._name, create=create, directory_fd=self._directory_fd)
+        fd = open_private(self._name, create=create, directory_fd=self._directory_fd, takes_links=True)
         try:
             yield fd
         finally:

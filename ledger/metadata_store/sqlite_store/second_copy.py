@@ -52,7 +52,9 @@ class SecondCopy:
         """The changes in the file; none if it is missing or its beginning is damaged. ``OSError``"""
         self._close()
         try:
-            self._fd = open_private(self.name, create=False, directory_fd=self._directory_fd)
+            self._fd = open_private(
+                self.name, create=False, directory_fd=self._directory_fd, takes_links=True
+            )
         except FileNotFoundError:
             return []
         data, at = bytearray(), 0
@@ -87,7 +89,7 @@ class SecondCopy:
         data, new = encode_snapshot(number, digest, rows), f"{self.name}.new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new, dir_fd=self._directory_fd)
-        fd = open_private(new, create=True, directory_fd=self._directory_fd)
+        fd = open_private(new, create=True, directory_fd=self._directory_fd, takes_links=True)
         try:
             with open(fd, "wb", closefd=False) as file:
                 file.write(data)

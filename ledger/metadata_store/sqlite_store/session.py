@@ -24,7 +24,7 @@ class SessionLock:
 
     def __init__(self, directory_fd: int, session_id: int) -> None:
         self._directory_fd, self._name = directory_fd, _lock_name(session_id)
-        self._fd = open_private(self._name, create=True, directory_fd=directory_fd)
+        self._fd = open_private(self._name, create=True, directory_fd=directory_fd, takes_links=True)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:
@@ -63,6 +63,12 @@ def is_dead(directory_fd: int, session_id: int) -> bool:
         os.close(fd)
 
 
+def has_living(directory_fd: int) -> bool:
+    """True if a process holds the lock of a session."""
+    session_ids = map(_session_id, os.listdir(directory_fd))
+    return any(each is not None and not is_dead(directory_fd, each) for each in session_ids)
+
+
 def remove_lock(directory_fd: int, session_id: int) -> None:
     """Remove the file of a dead session whose row is deleted."""
     with suppress(FileNotFoundError):
@@ -75,11 +81,16 @@ def remove_stray_locks(directory_fd: int, names: Iterable[str], session_ids: set
     ``names``: the names in the directory.
     """
     for name in names:
-        number, dot, ending = name.partition(".")
-        # the name of a file has at most 255 bytes
-        if (dot, ending) == (".", "lock") and number.isdecimal() and int(number) not in session_ids:
+        session_id = _session_id(name)
+        if session_id is not None and session_id not in session_ids:
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=directory_fd)
+
+
+def _session_id(name: str) -> int | None:
+    number, dot, ending = name.partition(".")
+    # the name of a file has at most 255 bytes
+    return int(number) if (dot, ending) == (".", "lock") and number.isdecimal() else None
 
 
 def _lock_name(session_id: int) -> str:
