@@ -249,11 +249,11 @@ class JournalScan:
     def _intact_entries(self, start: int, stop: int) -> list[bytes]:
         """Entries in a damaged range whose checksum holds, as far as lengths lead from one to the next."""
         kept: list[bytes] = []
-        at = start
+        at, stop = start, min(stop, self._size_bytes)
         while at + LENGTH.size <= stop:
             (length,) = LENGTH.unpack(self._read(LENGTH.size, at))
             at += LENGTH.size
-            if length == PADDING:
+            if length == PADDING and at + LENGTH.size <= stop:
                 (length,) = LENGTH.unpack(self._read(LENGTH.size, at))
                 at += LENGTH.size
                 if not 0 <= length <= stop - at:

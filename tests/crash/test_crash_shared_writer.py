@@ -144,14 +144,9 @@ async def test_every_answered_request_is_stored_once_although_workers_are_killed
 
 CELERY_APP = """
 import json
-import os
 import pathlib
-import random
-import signal
 import sys
-import threading
 import celery.exceptions
-import celery.signals
 import celery_tasks
 
 app = celery_tasks.app
@@ -164,6 +159,26 @@ app.conf.broker_transport_options = {
 }
 app.conf.result_backend = f"file://{box / 'results'}"
 app.conf.task_reject_on_worker_lost = True
+if __name__ == "__main__":
+    sent = {order: celery_tasks.store.delay(order) for order in map(str, range(int(sys.argv[1])))}
+    done = {}
+    while sent:
+        order, result = sent.popitem()
+        try:
+            done[order] = result.get(timeout=20)
+        except celery.exceptions.TimeoutError:  # the pool loses a task whose process had not begun it
+            sent[order] = celery_tasks.store.delay(order)
+    print(json.dumps(done))
+"""
+
+
+KILLING = """
+import os
+import random
+import signal
+import threading
+import celery.signals
+
 KILLED = ("15", "30", "45", "60")  # the process that stores one of these for the first time is killed
 dying = threading.Event()
 
@@ -180,17 +195,6 @@ def be_killed_soon(args, **_):
 def die(**_):
     if dying.is_set():  # never between two tasks: there a process may hold the lock of the pool's queue
         threading.Event().wait()
-
-if __name__ == "__main__":
-    sent = {order: celery_tasks.store.delay(order) for order in map(str, range(int(sys.argv[1])))}
-    done = {}
-    while sent:
-        order, result = sent.popitem()
-        try:
-            done[order] = result.get(timeout=20)
-        except celery.exceptions.TimeoutError:  # the pool loses a task whose process had not begun it
-            sent[order] = celery_tasks.store.delay(order)
-    print(json.dumps(done))
 """
 
 
@@ -198,7 +202,7 @@ async def test_each_task_of_a_pool_of_celery_is_stored_although_its_processes_ar
     tmp_path: Path,
 ) -> None:
     uri, orders = f"file://{tmp_path}/ns", 80
-    (tmp_path / "shop_tasks.py").write_text(CELERY_APP)
+    (tmp_path / "shop_tasks.py").write_text(CELERY_APP + KILLING)
     environment = {
         "PATH": "/usr/bin:/bin",
         "DLOG_URI": uri,

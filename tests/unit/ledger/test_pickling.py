@@ -68,6 +68,7 @@ SAMPLES: dict[str, object] = {
     "dict[str, Exception]": {"one": BookieTimeoutError("one", "no reply")},
     "Sequence[Exception]": [BookieTimeoutError("one", "no reply")],
     "Exception": ValueError("why"),
+    "DLogError": dlog.DLogError("why"),
     "BaseException": ValueError("why"),
     "OSError": OSError(5, "Input/output error", "/some/file"),
     "Path": Path("some", "directory"),

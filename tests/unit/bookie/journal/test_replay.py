@@ -135,6 +135,15 @@ def test_of_a_damaged_group_the_entries_with_a_sound_checksum_are_kept(is_tail: 
     assert found == [*first, *second[:3], *([] if is_tail else third)], "no length leads behind zeros"
 
 
+def test_a_file_cut_anywhere_in_a_damaged_group_gives_the_entries_before() -> None:
+    entries = [checked(each) for each in range(4)]
+    data = file_of(entries)
+    for size in range(FIRST_GROUP_OFFSET, FIRST_GROUP_OFFSET + 4 * (LENGTH.size + len(entries[0])) + 40):
+        found, _ = scan(data[:size], skip_damaged=lambda evidence: None, durable_bytes=len(data))
+        whole = (size - FIRST_GROUP_OFFSET) // (LENGTH.size + len(entries[0]))
+        assert found == entries[:whole]
+
+
 async def test_a_journal_of_which_files_are_missing_gives_what_is_left(tmp_path: Path) -> None:
     files = {
         2: file_of(GROUPS[0], journal_id=2, previous=Predecessor(1, 8192)),

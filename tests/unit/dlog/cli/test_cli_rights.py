@@ -108,8 +108,9 @@ COMMANDS = [
     Command("policy set {policy}", ADMIN, on_all=True),
     Command("policy delete --yes", ADMIN, on_all=True),
 ]
-# Their rights are those of the calls of the table that they make; they need Spark, or load a namespace.
-ELSEWHERE = ("pipeline", "bench", "config")
+# Their rights are those of the calls of the table that they make; they need Spark, load a namespace, or run
+# until a signal.
+ELSEWHERE = ("pipeline", "bench", "config", "proxy")
 
 
 async def _stored(store: MetadataStore, path: str = "/dlog") -> dict[str, tuple[bytes, int]]:
