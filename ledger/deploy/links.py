@@ -115,16 +115,17 @@ def _shares(directory_fd: int) -> bool:
 
 def _note_inode(directory_fd: int, own: bytes) -> None:
     """Other processes may do the same."""
-    new = f"{INODE}.{os.getpid()}"
-    with suppress(OSError):  # the disk may be full: the next process notes it
-        fd = os.open(
-            new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE, dir_fd=directory_fd
-        )
+    new, flags = f"{INODE}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    try:
+        fd = os.open(new, flags, FILE_MODE, dir_fd=directory_fd)
         try:
             os.write(fd, own)
         finally:
             os.close(fd)
         os.rename(new, INODE, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+    except OSError:  # the disk may be full: the next process notes it
+        with suppress(OSError):
+            os.unlink(new, dir_fd=directory_fd)
 
 
 def _is_closed(directory_fd: int, stack: ExitStack) -> bool:

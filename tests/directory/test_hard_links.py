@@ -186,6 +186,13 @@ def test_an_interrupted_copying_of_files_is_done_again(
     assert payloads(path) == [b"0", b"1", b"2"]
 
 
+def test_a_note_that_cannot_be_written_leaves_nothing(path: Path) -> None:
+    (path / links.INODE).unlink()
+    (path / links.INODE).mkdir()
+    assert payloads(path) == [b"0", b"1"]
+    assert [each.name for each in path.iterdir() if each.name.startswith(links.INODE)] == [links.INODE]
+
+
 @pytest.mark.parametrize("note", [b"", b"garbage", b"1" * 100])
 def test_a_note_that_does_not_parse_is_written_again(path: Path, copy: Path, note: bytes) -> None:
     (path / links.INODE).write_bytes(note)
