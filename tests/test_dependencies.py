@@ -46,6 +46,7 @@ TOOLS = {
     "hypercorn": ("examples/key_value_service.py", "hypercorn"),
     "gunicorn": ("tests/crash/test_crash_shared_writer.py", "gunicorn"),
     "uvicorn": ("tests/crash/test_crash_shared_writer.py", "uvicorn"),
+    "rich": ("tests/crash/previous_version.py", "rich"),
     "starlette": ("examples/key_value_service.py", "starlette"),
     # Programs in strings: in the process of the tests they would replace its threads.
     **{name: ("tests/unit/ledger/runtime/test_green_threads.py", name) for name in ("eventlet", "gevent")},

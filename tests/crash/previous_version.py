@@ -2,7 +2,7 @@
 
 It is the newest tag ``v...`` before this commit. While no version has been released, ``COMMIT`` stands for
 the tag. It is from before the stream layer was complete, long polls that go on, hints, and the key for the
-index of a bookie.
+index of a bookie. Its command line needs ``rich``, which is a package of the tests for that.
 """
 
 from __future__ import annotations
