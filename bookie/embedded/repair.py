@@ -1,8 +1,8 @@
-"""What is damaged in the files of a directory's bookie, and making them usable again.
+"""Damage in the files of a directory's bookie: finding it, and making the files usable again.
 
 Inside: finding damage without a change; building the index again; taking over what is sound in the journal.
 Not inside: the metadata, the lock and the question (``ledger.deploy.repair``), which records are lost
-(``dlog.repair``).
+(``dlog.cli.operators.directory_report``).
 Always: the caller holds the directory's lock. Finding writes nothing. Files that were damaged are kept below
 ``damaged/`` with the bytes they had; nothing stored is deleted.
 
@@ -28,7 +28,7 @@ from bookie.embedded.garbage import ENTRY_LOG_BYTES_MAX
 from bookie.entrylog.ids import entry_log_ids
 from bookie.errors import BookieServerError, LogDamagedError, StartError
 from bookie.index.index_factory import open_existing_index
-from bookie.journal.format import NO_MARK, journal_name
+from bookie.journal.format import journal_name
 from bookie.journal.journals import Journals
 from bookie.journal.last_mark import LastMarks, greatest_marks
 from bookie.offline.index_rebuild import rebuild_indexes
@@ -129,8 +129,7 @@ async def _with_journal(disk: Disk, current: Path, index: str | None) -> BookieD
     await journals.replay(
         ids, found, _ignore, closed=marks.closed(found), wall_ms=lambda: 0, skip_damaged=evidence.append
     )
-    first = NO_MARK.journal_id if found[0] == NO_MARK else found[0].journal_id
-    files = [current / journal_name(each) for each in ids[0] if each >= first]
+    files = [current / journal_name(each) for each in ids[0] if each >= found[0].journal_id]
     return BookieDamage(index, tuple(evidence), tuple(files))
 
 

@@ -2,8 +2,8 @@
 
 Inside: the lock that keeps other processes away, and the order: metadata, then bookie. Not inside: the
 metadata (``ledger.metadata_store.sqlite_store.repair``), the bookie's files (``bookie.embedded``), which
-records are lost (``dlog.repair``).
-Always: finding changes nothing. What was damaged is kept under another name.
+records are lost (``dlog.cli.operators.directory_report``).
+Always: finding changes no record. A damaged file is kept under another name.
 
 Source: our own.
 """
