@@ -27,7 +27,8 @@ from ledger.errors import DirectoryUnusableError
 def command(directory: Path, quick: bool, as_json: bool) -> ExitCode:
     """Look for damage in DIRECTORY: metadata, index, journal, and each entry of each log.
 
-    No process may have DIRECTORY open. No record is changed. The exit code is 7 if anything is damaged or lost.
+    No process may have DIRECTORY open. No record is changed. The exit code is 7 if anything is damaged or
+    lost.
     """
     try:
         damage = run(partial(find_damage, directory, metadata_only=quick))

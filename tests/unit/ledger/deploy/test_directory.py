@@ -190,6 +190,26 @@ def test_a_planted_lock_file_overwrites_no_other_file(
     assert victim.read_text() == "precious"
 
 
+def test_a_lock_file_that_got_another_one_in_its_place_is_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = Directory(tmp_path / "namespace")
+    flock, file = fcntl.flock, directory.path / LOCK
+
+    def replaced(fd: int, how: int) -> None:
+        flock(fd, how)
+        file.with_name("new").touch(0o600)
+        file.with_name("new").rename(file)
+
+    monkeypatch.setattr(fcntl, "flock", replaced)
+    assert directory.try_lock() is None
+    monkeypatch.undo()
+    lock = directory.try_lock()
+    assert lock is not None
+    directory.unlock(lock)
+    directory.close()
+
+
 @pytest.mark.parametrize("name", [METADATA, f"{METADATA}-sessions/opening"])
 async def test_a_planted_symlink_in_place_of_the_metadata_is_refused(tmp_path: Path, name: str) -> None:
     victim = tmp_path / "victim"
