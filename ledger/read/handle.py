@@ -36,7 +36,7 @@ from ledger.read.lac_query import query_lac
 from ledger.read.local_reads import LocalReads
 from ledger.read.payloads_ahead import RANGES_MAX, PayloadsAhead
 from ledger.read.recent_entries import RecentEntries
-from ledger.read.replica_reads import ReplicaReads, Unpack
+from ledger.read.replica_reads import SINGLE_READS_MAX, ReplicaReads, Unpack
 from ledger.read.replica_rules import replicas, segment_stop
 from ledger.read.standing_poll import StandingPoll
 from ledger.runtime.statistics.names import ENTRIES_READ, LAC_WAIT, LAC_WAITS, READ_ENTRY, READS
@@ -44,7 +44,6 @@ from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.wire.entry_lac import credible_lac
 from ledger.wire.messages import LocatedReply
 
-SINGLE_READS_MAX = 64  # in flight at once if batch reads are not possible
 METADATA_RETRY_S = 0.2
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 NO_BATCHES_S = 60.0  # without batch reads after one lost a connection, which may also have been chance

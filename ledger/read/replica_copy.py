@@ -19,7 +19,7 @@ from ledger.context import ClientContext
 from ledger.digest import ENTRY_HEADER_BYTES, EntryCodec
 from ledger.errors import CorruptEntryError
 from ledger.metadata import LedgerMetadata
-from ledger.read.replica_reads import ReplicaReads
+from ledger.read.replica_reads import SINGLE_READS_MAX, ReplicaReads
 
 _IDS = Struct(">qq")
 
@@ -60,7 +60,9 @@ class ReplicaCopy:
             if bodies is not None:
                 return bodies
             self._has_batches = False
-        return await self._replicas.read_single(self._metadata, first, self._verified)
+        count = min(last - first + 1, max(1, size_bytes_max // self._replicas.entry_bytes), SINGLE_READS_MAX)
+        found = await self._replicas.read_singles(self._metadata, first, count, self._verified)
+        return [body for bodies in found for body in bodies]
 
     def _verified(self, bodies: Sequence[bytes], first: int) -> list[bytes]:
         """The bodies in front of the first bad one; ``CorruptEntryError`` if the first one is bad."""

@@ -39,6 +39,7 @@ from ledger.wire.messages import BatchReadReply, BatchReadRequest, LocatedReply,
 
 logger = get_logger(__name__)
 
+SINGLE_READS_MAX = 64  # in flight at once if batch reads are not possible
 T = TypeVar("T")
 Unpack = Callable[[Sequence[bytes], int], list[T]]
 """Verifies the bodies of consecutive entries, given the first id, and makes the results from those in front

@@ -38,7 +38,9 @@ class ReplicationConfig:
     rate_bytes_max: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     """Bytes copied per second by one worker; 0: no limit."""
     batch_entries: int = attrs.field(default=10, validator=attrs.validators.ge(1))
-    """Entries in flight at once."""
+    """Entries in flight at once; more if they are small."""
+    batch_bytes_min: int = attrs.field(default=64 << 10, validator=attrs.validators.ge(0))
+    """Small entries are in flight up to these bytes. Apache has no such limit, so its copies wait longer."""
     batch_bytes_max: int = attrs.field(default=1 << 20, validator=attrs.validators.ge(1))
     """In one read; a larger entry is read alone."""
     reads_in_flight_max: int = attrs.field(default=32, validator=attrs.validators.ge(1))

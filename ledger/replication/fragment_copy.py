@@ -10,7 +10,7 @@ Source: LedgerFragmentReplicator.java; docs/protocol.md 7.8; docs/autorecovery.m
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 
 import trio
@@ -56,6 +56,8 @@ class FragmentCopy:
         self.bytes_copied = 0
         self._context, self._config, self._rate = context, config, rate
         self._ledger_id = current.ledger_id
+        self._batch_entries = config.batch_entries
+        self._batch_bytes = min(config.batch_bytes_min, config.rate_bytes_max or config.batch_bytes_min)
         self._source = ReplicaCopy(current, context, None)
         self._master_key = EntryCodec(metadata.digest_type, metadata.password or b"").master_key
 
@@ -75,10 +77,9 @@ class FragmentCopy:
             LedgerReadError: No replica returned an entry; the error names it.
             BookieError: A replacement failed, or refused an entry.
         """
-        for first, last in fragment.ranges(replacements):
-            if not await self._copy_range(fragment, replacements, first, last, is_needless):
-                return False
-        return True
+        return await self._copy_ranges(
+            fragment, replacements, _in_turn(fragment.ranges(replacements)), is_needless
+        )
 
     async def fill(self, fragment: Fragment, index: int, held: Availability | None) -> None:
         """Copy the entries that the bookie at this index lacks into it; all of its entries without a list.
@@ -88,9 +89,33 @@ class FragmentCopy:
         Raises: as ``copy``.
         """
         target = {index: fragment.bookies[index]}
-        async with aclosing(lacked_ranges(fragment, index, held)) as ranges:
-            async for first, last in ranges:
-                await self._copy_range(fragment, target, first, last, _never)
+        await self._copy_ranges(fragment, target, lacked_ranges(fragment, index, held), _never)
+
+    async def _copy_ranges(
+        self,
+        fragment: Fragment,
+        targets: Mapping[int, str],
+        ranges: AsyncGenerator[tuple[int, int], None],
+        is_needless: Callable[[], Awaitable[bool]],
+    ) -> bool:
+        """Copy short ranges together, as many as fill a batch."""
+        group: list[tuple[int, int]] = []
+        is_complete = True
+
+        async def copy(one: tuple[int, int]) -> None:
+            nonlocal is_complete
+            is_complete &= await self._copy_range(fragment, targets, *one, is_needless)
+
+        async with aclosing(ranges):
+            async for one in ranges:
+                group.append(one)
+                if sum(last - first + 1 for first, last in group) >= self._batch_entries:
+                    await for_each(copy, group)
+                    group = []
+                    if not is_complete:
+                        return False
+        await for_each(copy, group)
+        return is_complete
 
     async def _copy_range(
         self,
@@ -103,11 +128,15 @@ class FragmentCopy:
         while first <= last:
             if await is_needless():
                 return False
-            stop = min(last, first + self._config.batch_entries - 1)
+            stop = min(last, first + self._batch_entries - 1)
             bodies = await self._source.read(first, stop, self._config.batch_bytes_max)
-            await self._rate.wait(sum(map(len, bodies)))
+            size_bytes = sum(map(len, bodies))
+            await self._rate.wait(size_bytes)
             await self._store(fragment, targets, first, bodies)
             first += len(bodies)
+            # A batch costs a read and a sync whatever its size, so small entries are taken together.
+            fitting = self._batch_bytes * len(bodies) // size_bytes
+            self._batch_entries = max(self._config.batch_entries, fitting)
         return True
 
     async def _store(
@@ -136,6 +165,12 @@ class FragmentCopy:
                 raise refusal_of(reply, bookie, self._ledger_id, entry_id)
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, config.retry_backoff_max_s)
+
+
+async def _in_turn(ranges: Iterable[tuple[int, int]]) -> AsyncGenerator[tuple[int, int], None]:
+    for one in ranges:
+        await trio.lowlevel.checkpoint()
+        yield one
 
 
 async def _never() -> bool:

@@ -72,6 +72,7 @@ class HealShape(Shape):
             failed_ledger_pause_s=8.0,
             retry_pause_s=1.0,
             batch_entries=self.batch_entries,
+            batch_bytes_min=0,
             batch_bytes_max=16_384,
             reads_in_flight_max=8,
         )
