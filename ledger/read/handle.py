@@ -36,7 +36,7 @@ from ledger.read.lac_query import query_lac
 from ledger.read.local_reads import LocalReads
 from ledger.read.payloads_ahead import RANGES_MAX, PayloadsAhead
 from ledger.read.recent_entries import RecentEntries
-from ledger.read.replica_reads import SINGLE_READS_MAX, ReplicaReads, Unpack
+from ledger.read.replica_reads import ReplicaReads, Unpack
 from ledger.read.replica_rules import replicas, segment_stop
 from ledger.read.standing_poll import StandingPoll
 from ledger.runtime.statistics.names import ENTRIES_READ, LAC_WAIT, LAC_WAITS, READ_ENTRY, READS
@@ -327,9 +327,7 @@ class ReadHandle(ProcessBound):
             if batch is not None:
                 return batch
             self._batches_again_at = trio.current_time() + NO_BATCHES_S
-        count = max(1, min(last - first + 1, size_bytes_max // self._replicas.entry_bytes, SINGLE_READS_MAX))
-        results = await self._replicas.read_singles(metadata, first, count, unpack)
-        return [one for result in results for one in result]
+        return await self._replicas.read_some(metadata, first, last, size_bytes_max, unpack)
 
     async def _read_locally(
         self, metadata: LedgerMetadata, first: int, last: int, size_bytes_max: int, unpack: Unpack[T]

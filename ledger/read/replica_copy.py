@@ -19,7 +19,7 @@ from ledger.context import ClientContext
 from ledger.digest import ENTRY_HEADER_BYTES, EntryCodec
 from ledger.errors import CorruptEntryError
 from ledger.metadata import LedgerMetadata
-from ledger.read.replica_reads import SINGLE_READS_MAX, ReplicaReads
+from ledger.read.replica_reads import ReplicaReads
 
 _IDS = Struct(">qq")
 
@@ -37,6 +37,7 @@ class ReplicaCopy:
         self._codec = codec
         self._replicas = ReplicaReads(current.ledger_id, codec, context, metadata.ensemble_size, avoid=own)
         self._has_batches = metadata.ensemble_size == metadata.write_quorum
+        self._has_size = False  # of an entry
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -60,9 +61,11 @@ class ReplicaCopy:
             if bodies is not None:
                 return bodies
             self._has_batches = False
-        count = min(last - first + 1, max(1, size_bytes_max // self._replicas.entry_bytes), SINGLE_READS_MAX)
-        found = await self._replicas.read_singles(self._metadata, first, count, self._verified)
-        return [body for bodies in found for body in bodies]
+        if not self._has_size:
+            last = first  # the size of an entry decides how many are read at once
+        bodies = await self._replicas.read_some(self._metadata, first, last, size_bytes_max, self._verified)
+        self._has_size = True
+        return bodies
 
     def _verified(self, bodies: Sequence[bytes], first: int) -> list[bytes]:
         """The bodies in front of the first bad one; ``CorruptEntryError`` if the first one is bad."""

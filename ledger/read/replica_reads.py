@@ -67,21 +67,14 @@ class ReplicaReads:
         self._reported: set[str] = set()
         self._avoid = avoid
 
-    async def read_single(self, metadata: LedgerMetadata, entry_id: int, unpack: Unpack[T]) -> list[T]:
-        """Read one entry.
-
-        Raises:
-            NoSuchEntryError: Every replica denied it.
-            LedgerReadError: No replica returned it.
-        """
-        return (await self.read_singles(metadata, entry_id, 1, unpack))[0]
-
     async def read_singles(
         self, metadata: LedgerMetadata, first: int, count: int, unpack: Unpack[T]
     ) -> list[list[T]]:
         """Read consecutive entries with one request each, all at once; return those before the first failure.
 
-        Raises: the errors of ``read_single``, if the first entry failed.
+        Raises:
+            NoSuchEntryError: Every replica denied the first entry.
+            LedgerReadError: No replica returned the first entry.
         """
         reads = [self._single_read(metadata, entry_id, unpack) for entry_id in range(first, first + count)]
         await wait_reads(reads)
@@ -94,6 +87,17 @@ class ReplicaReads:
                     raise
                 break
         return results
+
+    async def read_some(
+        self, metadata: LedgerMetadata, first: int, last: int, size_bytes_max: int, unpack: Unpack[T]
+    ) -> list[T]:
+        """Read one or more consecutive entries with one request each, as many as seem to fit these bytes.
+
+        Raises: as ``read_singles``.
+        """
+        count = max(1, min(last - first + 1, size_bytes_max // self.entry_bytes, SINGLE_READS_MAX))
+        results = await self.read_singles(metadata, first, count, unpack)
+        return [one for result in results for one in result]
 
     def _single_read(
         self, metadata: LedgerMetadata, entry_id: int, unpack: Unpack[T]
@@ -125,7 +129,7 @@ class ReplicaReads:
     ) -> list[T] | None:
         """Read one or more consecutive entries from one replica; None if it is too old for batch reads.
 
-        Raises: the errors of ``read_single``, if the first entry failed.
+        Raises: as ``read_singles``.
         """
         found = await self._batch(metadata, first, last, size_bytes_max, unpack, locate=False)
         assert not isinstance(found, LocatedReply)  # ``take`` returns one only with ``locate``

@@ -24,6 +24,7 @@ from ledger.errors import LedgerReadError
 from ledger.fragments.entry_lists import lacked_ranges
 from ledger.fragments.fragments import Fragment
 from ledger.read.replica_copy import ReplicaCopy
+from ledger.read.replica_reads import SINGLE_READS_MAX
 from ledger.replication.config import ReplicationConfig
 from ledger.runtime.tasks.task_errors import for_each
 from ledger.transport.bookie_requests import refusal_of
@@ -98,24 +99,28 @@ class FragmentCopy:
         ranges: AsyncGenerator[tuple[int, int], None],
         is_needless: Callable[[], Awaitable[bool]],
     ) -> bool:
-        """Copy short ranges together, as many as fill a batch."""
+        """Copy short ranges together, as many as fill a batch; False if any of them was ended."""
         group: list[tuple[int, int]] = []
-        is_complete = True
+        is_ended = False
 
         async def copy(one: tuple[int, int]) -> None:
-            nonlocal is_complete
-            is_complete &= await self._copy_range(fragment, targets, *one, is_needless)
+            nonlocal is_ended
+            # Not `is_ended |= not await …`: that reads the flag before the copies beside this one set it.
+            if not await self._copy_range(fragment, targets, *one, is_needless):
+                is_ended = True
 
         async with aclosing(ranges):
             async for one in ranges:
                 group.append(one)
-                if sum(last - first + 1 for first, last in group) >= self._batch_entries:
+                # Each range is read by itself, so no bookie limits the bytes of the whole group.
+                wanted = min(self._batch_entries, SINGLE_READS_MAX)
+                if sum(last - first + 1 for first, last in group) >= wanted:
                     await for_each(copy, group)
                     group = []
-                    if not is_complete:
+                    if is_ended:
                         return False
         await for_each(copy, group)
-        return is_complete
+        return not is_ended
 
     async def _copy_range(
         self,

@@ -1,11 +1,9 @@
 """Restoring the replicas of one ledger: what is copied, where to, and when the metadata change."""
 
 # covers: ledger/read/replica_copy.py
-# covers: ledger/replication/fragment_copy.py
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -587,42 +585,3 @@ async def test_a_worker_that_dies_anywhere_leaves_a_ledger_that_another_one_rest
         await world.locked(ledger_id)
         assert await world.restorer.restore(ledger_id) is Outcome.RESTORED
         world.check_replicas(ledger_id, await world.client.metadata(ledger_id), LAST)
-
-
-async def test_small_entries_are_copied_many_at_once() -> None:
-    batches = []
-    for limit_bytes in (0, 64 << 10):
-        async with open_world(config=ReplicationConfig(batch_bytes_min=limit_bytes)) as world:
-            writer = await world.client.create(ensemble_size=3, write_quorum=3)
-            await writer.append_many([b"x"] * 600)
-            await writer.close()
-            (before,) = await world.members(writer.ledger_id)
-            await world.lose(before[0])
-            await world.locked(writer.ledger_id)
-            kinds = list[bool]()
-            for bookie in world.cluster.bookies.values():
-                bookie.refuse = lambda request, kinds=kinds: kinds.append(isinstance(request, AddRequest))  # type: ignore[misc]
-            assert await world.restorer.restore(writer.ledger_id) is Outcome.RESTORED
-            assert kinds.count(True) == 600
-            batches.append(sum(pair == (False, True) for pair in itertools.pairwise(kinds)))
-    of_ten, of_many = batches
-    assert of_ten == 60
-    assert of_many < 10
-
-
-@pytest.mark.parametrize(("ensemble_size", "write_quorum"), [(3, 2), (4, 2)])
-async def test_entries_that_are_not_neighbours_are_copied_at_once(
-    ensemble_size: int, write_quorum: int
-) -> None:
-    async with open_world(ensemble_size + 1) as world, trio.open_nursery() as nursery:
-        writer = await world.client.create(ensemble_size=ensemble_size, write_quorum=write_quorum)
-        await writer.append_many([b"x"] * 60)
-        await writer.close()
-        spare = await spare_of(world, writer.ledger_id)
-        spare.unanswered = (AddRequest,)
-        (before,) = await world.members(writer.ledger_id)
-        await world.lose(before[0])
-        await world.locked(writer.ledger_id)
-        nursery.start_soon(world.restorer.restore, writer.ledger_id)
-        await until(lambda: len(adds_to(spare)) >= ReplicationConfig().batch_entries)
-        nursery.cancel_scope.cancel()
