@@ -564,6 +564,43 @@ def _functions(tree: ast.Module) -> dict[ast.AST, str]:
     return found
 
 
+def late_updates(tree: ast.AST) -> list[int]:
+    """The lines of updates in place that read a value of several tasks, wait, and then store it."""
+    lines = set()
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.AsyncFunctionDef):
+            continue
+        shared = {
+            name for node in ast.walk(function) if isinstance(node, ast.Nonlocal) for name in node.names
+        }
+        updates = (node for node in ast.walk(function) if isinstance(node, ast.AugAssign))
+        for node in updates:
+            is_shared = not isinstance(node.target, ast.Name) or node.target.id in shared
+            if is_shared and any(isinstance(one, ast.Await) for one in ast.walk(node.value)):
+                lines.add(node.lineno)
+    return sorted(lines)
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_late"),
+    [
+        ("nonlocal all_done; all_done &= await copy()", True),
+        ("self.count += await mark()", True),
+        ("found.count += len(await mark())", True),
+        ("count += await mark()", False),  # of one task
+        ("nonlocal count; more = await mark(); count += more", False),
+    ],
+)
+def test_a_late_update_is_found(statement: str, is_late: bool) -> None:
+    assert bool(late_updates(ast.parse(f"async def f():\n    {statement}"))) == is_late
+
+
+def test_no_update_in_place_waits_between_its_read_and_its_write() -> None:
+    """Another task may have changed the value meanwhile; its change would be lost."""
+    late = [f"{module.path}:{line}" for module in modules() for line in late_updates(module.tree)]
+    assert not late, "wait first, then update: " + ", ".join(late)
+
+
 def test_an_error_of_any_class_is_raised_again_or_reported_in_one_way() -> None:
     """By ``ledger.runtime.tasks.failure_domain`` or ``bookie.storage.failure``. The list has the others."""
     found = set()

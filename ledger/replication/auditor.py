@@ -216,7 +216,8 @@ class Auditor:
                 found.waiting.append(ledger_id)
             else:
                 lost = sorted(frozenset().union(*short) - registered.all)
-                found.marked += await self._visits.mark(ledger_id, lost)
+                newly_marked = await self._visits.mark(ledger_id, lost)
+                found.marked += newly_marked
         return progress
 
     async def _mark_waiting(self, found: _Audit, before: RegisteredBookies, wake: trio.Event) -> bool:
@@ -244,7 +245,8 @@ class Auditor:
             if not short:
                 continue
             lost = sorted(frozenset().union(*short) - registered.all)
-            found.marked += await self._visits.mark(ledger_id, lost)
+            newly_marked = await self._visits.mark(ledger_id, lost)
+            found.marked += newly_marked
             if all(registered.writable <= one for one in short):
                 rest_s = min(MARK_REST_S_MAX, MARK_REST * (trio.current_time() - mark_s))
                 with trio.move_on_after(rest_s):
@@ -273,7 +275,8 @@ class Auditor:
             if found.unreached and not is_second_look:
                 doubtful.append(current.ledger_id)
             elif lost := registered.all.intersection(bookie for one in found.bad for bookie in one.bookies):
-                marked += await self._visits.mark_lacking(current, lost)
+                newly_marked = await self._visits.mark_lacking(current, lost)
+                marked += newly_marked
 
         await self._visits.check_each(check)
         if doubtful:
@@ -316,7 +319,8 @@ class Auditor:
                 and await self._marks.is_enabled()
                 and await self._visits.is_unchanged(current)
             ):
-                found.marked += await self._visits.mark(current.ledger_id, ())
+                newly_marked = await self._visits.mark(current.ledger_id, ())
+                found.marked += newly_marked
 
         await self._visits.check_each(check)
         if self._config.marked_grace_s:
@@ -369,7 +373,8 @@ class Auditor:
             found.below_ack_quorum += count.is_below_ack_quorum
             found.below_write_quorum += count.is_below_write_quorum
             if lost := count.lacking & registered.all:
-                found.marked += await self._visits.mark_lacking(current, lost)
+                newly_marked = await self._visits.mark_lacking(current, lost)
+                found.marked += newly_marked
 
         await self._visits.check_each(check, per_s=self._config.replicas_check_ledgers_per_s)
         found.at_ms = await self._marks.set_checked(RegularCheck.REPLICAS)

@@ -156,7 +156,8 @@ class ReturnedBookies:
                     if not metadata.is_closed and not is_second_look:
                         doubtful.append(ledger_id)  # a bookie may only be a little behind the others
                     else:
-                        marked += await self._visits.mark_lacking(current, lost)
+                        newly_marked = await self._visits.mark_lacking(current, lost)
+                        marked += newly_marked
                     return
             if metadata.is_closed:
                 done.add(ledger_id)
