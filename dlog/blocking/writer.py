@@ -17,7 +17,6 @@ from dlog.write.pending import settle_future
 from ledger.payloads import as_payload, as_payloads
 from ledger.runtime.tasks.blocking_face import HeldFace, called, forwarded
 from ledger.runtime.tasks.face import Shown, attribute, described, listed, shown
-from ledger.runtime.tasks.forks import call_in_child
 from ledger.runtime.tasks.futures import LoopFuture, settle
 from ledger.runtime.tasks.thread_queue import ThreadQueue
 from namespace.dlsn import DLSN
@@ -38,11 +37,6 @@ class LogWriter(HeldFace[TrioWriter]):
         super().__init__(*parts)
         self._queue: ThreadQueue[_Submitted] = ThreadQueue(self._loop, partial(_submit_now, self._inner))
         self._bytes_in_flight_max = self._inner.bytes_in_flight_max
-        call_in_child(self, LogWriter._refuse_in_child)
-
-    def _refuse_in_child(self) -> None:
-        """Forget what was queued: called in a forked child, whose next call raises."""
-        self._queue.forget()
 
     log: Shown[str] = attribute("log", "The log's name.")
     payload_bytes_max: Shown[int] = attribute("payload_bytes_max", "A longer payload is refused.")

@@ -4,7 +4,7 @@ Inside: the queue, what its items hold until they are done, asking the loop to t
 done with an item.
 Always: items are taken in the order in which they were put, before anything that the same thread calls
 afterwards; the loop waits for no lock of a caller, so a signal handler may put an item while it interrupts
-``put``.
+``put``. In a forked child nothing is queued, and each ``put`` raises.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 import trio
 
+from ledger.runtime.tasks.forks import call_in_child
 from ledger.runtime.tasks.loop_thread import LoopThread
 
 ITEM_BYTES = 1024  # what an item counts at least: its future and the loop's callback take as much
@@ -32,10 +33,10 @@ class ThreadQueue(Generic[T]):
         It must not refer to the object that callers have, which is closed when nothing refers to it.
         """
         self._loop, self._take = loop, take
-        self.forget()
+        self._empty()
+        call_in_child(self, ThreadQueue._empty)  # what is queued would keep the next call from the loop
 
-    def forget(self) -> None:
-        """Drop what is queued: for a forked child, in which no loop takes it."""
+    def _empty(self) -> None:
         self._items: deque[T] = deque()
         self._round, self._asked = 0, -1  # see ``ThreadCalls``
         self._counting = threading.RLock()  # of callers; the loop never takes it

@@ -15,15 +15,17 @@ import pytest
 from tests.places import ROOT
 
 BLOCKING = """
-import os, sys, dlog, dlog.blocking
+import os, sys, threading, dlog, dlog.blocking
 from dlog.errors import NamespaceClosedError
 namespace = dlog.blocking.open_namespace(sys.argv[1])
 with namespace, namespace.open_writer("orders", create=True) as log:
     log.append(b"before the fork")
     log.flush()
     reader = namespace.open_reader("orders")
+    forked = threading.Event()
+    namespace._loop.call_soon(forked.wait)
     for _ in range(100):
-        log.submit(b"in flight")  # the child's copy of the queue may be full
+        log.submit(b"in flight")  # the loop, which waits, has not taken these before the fork
     if (child := os.fork()) == 0:
         calls = {
             "append": lambda: log.append(b"by the child"),
@@ -43,10 +45,40 @@ with namespace, namespace.open_writer("orders", create=True) as log:
             assert opened_after.list_logs() == ["orders"]
         sys.stdout.flush()
         sys.exit(0)
+    forked.set()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     log.append(b"by the parent")
     log.flush()
     print("parent", namespace.describe_log("orders").record_count)
+"""
+
+LEDGERS = """
+import os, sys, threading, ledger.blocking
+from ledger.errors import ClientClosedError
+with (
+    ledger.blocking.open_client(sys.argv[1]) as client,
+    client.create(ensemble_size=1, write_quorum=1, ack_quorum=1) as handle,
+):
+    forked = threading.Event()
+    client._loop.call_soon(forked.wait)
+    for _ in range(100):
+        handle.submit(b"in flight")  # the loop, which waits, has not taken these before the fork
+    if (child := os.fork()) == 0:
+        calls = {
+            "append": lambda: handle.append(b"by the child"),
+            "append_many": lambda: handle.append_many([b"by the child"]),
+            "submit": lambda: handle.submit(b"by the child"),
+        }
+        for name, call in calls.items():
+            try:
+                print(name, call())
+            except ClientClosedError as exc:
+                print(name, exc)
+        sys.stdout.flush()
+        os._exit(0)
+    forked.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    print("parent", handle.append(b"by the parent") + 1)
 """
 
 ASYNC = """
@@ -170,7 +202,9 @@ def test_a_child_that_drops_the_index_ends_and_leaves_the_files_to_its_parent(tm
     assert printed_by(DROPPED, tmp_path / "index") == "in the parent's buffer\n"
 
 
-@pytest.mark.parametrize(("program", "calls", "count"), [(BLOCKING, 6, 102), (ASYNC, 4, 2), (AIO, 4, 2)])
+@pytest.mark.parametrize(
+    ("program", "calls", "count"), [(BLOCKING, 6, 102), (LEDGERS, 3, 101), (ASYNC, 4, 2), (AIO, 4, 2)]
+)
 @pytest.mark.slow
 def test_a_forked_child_gets_the_rule_and_the_parent_goes_on(
     tmp_path: Path, program: str, calls: int, count: int
