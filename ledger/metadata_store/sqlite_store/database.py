@@ -18,7 +18,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
@@ -120,38 +120,37 @@ class SqliteDatabase(abc.ABC):
         make_private_directories(locks)
         if identity is None:
             create_private(path, takes_links=True)  # SQLite gives its other files the same mode
-        self._use = self.identity = begin_use(path)
-        self._locks = HeldDirectory(locks, open_directory(locks))
-        self._home_fd = open_directory(path.parent)
-        self._copy = SecondCopy(path, self._home_fd)
-        self._reserve = SpaceReserve(self._home_fd, f"{path.stem}.reserve")
-        if self._reserve.is_wanted():
-            self._reserve.release()
-        try:
-            mode = "rwc" if identity is None else "rw"
+        with ExitStack() as opened:
+            self._home_fd = open_directory(path.parent)
+            opened.callback(os.close, self._home_fd)
+            self._locks = HeldDirectory(locks, open_directory(locks))
+            opened.callback(self._locks.close)
+            self._copy = SecondCopy(path, self._home_fd)
+            opened.callback(self._copy.close)
+            self._reserve = SpaceReserve(self._home_fd, f"{path.stem}.reserve")
+            opened.callback(self._reserve.fill, makes=False)
+            if self._reserve.is_wanted():
+                self._reserve.release()
+            self.identity = begin_use(path)
+            opened.callback(end_use, self.identity)
             self._db = sqlite3.connect(
-                f"file:{quote(os.fsencode(path))}?mode={mode}",
+                f"file:{quote(os.fsencode(path))}?mode={'rwc' if identity is None else 'rw'}",
                 timeout=BUSY_TIMEOUT_S,
                 isolation_level=None,
                 check_same_thread=False,
                 uri=True,
             )
-            try:
-                self._check_place()  # SQLite has opened the file by its name
-                self._prepare()
-                self.session_id, self._lock = self._open_session()
-                self._seen_version = self._data_version()
-                # From here on a transaction may be made in the loop: it waits for no other process, and does
-                # not copy the WAL into the database.
-                self._db.execute("PRAGMA busy_timeout = 0")
-                self._db.execute("PRAGMA wal_autocheckpoint = 0")
-            except BaseException:
-                self._db.close()
-                raise
-        except BaseException:
-            end_use(self._use)
-            self._close_directories()
-            raise
+            opened.callback(self._db.close)
+            self._check_place()  # SQLite has opened the file by its name
+            self._prepare()
+            self.session_id, self._lock = self._open_session()
+            opened.callback(self._lock.release)
+            self._seen_version = self._data_version()
+            # From here on a transaction may be made in the loop: it waits for no other process, and does
+            # not copy the WAL into the database.
+            self._db.execute("PRAGMA busy_timeout = 0")
+            self._db.execute("PRAGMA wal_autocheckpoint = 0")
+            self._opened = opened.pop_all()
         self._own_session = str(self.session_id)
         self._removed_dead = False  # since the last ``changed``
         self._wal_pages = _wal_pages(path)  # about, since the last checkpoint
@@ -163,19 +162,8 @@ class SqliteDatabase(abc.ABC):
         if self.closed:
             return
         self.closed = True
-        try:
+        with self._opened:
             self.patiently(lambda: self._remove_session(self.session_id))
-        finally:
-            self._db.close()
-            end_use(self._use)
-            self._lock.release()
-            self._reserve.fill()
-            self._close_directories()
-
-    def _close_directories(self) -> None:
-        self._copy.close()
-        self._locks.close()
-        os.close(self._home_fd)
 
     def patiently(self, work: Callable[[], T]) -> T:
         """Do the work; repeat it while other processes lock the database, for ``BUSY_TIMEOUT_S``.

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sqlite3
@@ -24,6 +25,9 @@ from ledger.metadata_store.errors import (
     StoreFormatError,
     StoreUnreachableError,
 )
+from ledger.metadata_store.sqlite_store import database
+from ledger.metadata_store.sqlite_store import image as sqlite_image
+from ledger.metadata_store.sqlite_store.reserve import SpaceReserve
 from ledger.metadata_store.sqlite_store.store import SqliteStore, open_sqlite_store
 from ledger.metadata_store.sqlite_store.tree import SqliteTree
 from ledger.metadata_store.store import SessionState
@@ -221,6 +225,39 @@ async def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path)
         async with open_sqlite_store(foreign):
             pass
     assert foreign.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (database, "open_directory"),
+        (database, "begin_use"),
+        (SpaceReserve, "is_wanted"),
+        (sqlite3, "connect"),
+        (SqliteTree, "_prepare"),
+        (SqliteTree, "_open_session"),
+        (SqliteTree, "_data_version"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_an_opening_that_fails_at_any_step_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
+) -> None:
+    path = tmp_path / "metadata.sqlite"
+    SqliteTree(path).close()
+    inode = os.stat(path).st_ino
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "no descriptor is left")
+
+    descriptors = set(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as failing:
+        failing.setattr(owner, name, fail)
+        with pytest.raises(OSError, match="no descriptor is left"):
+            SqliteTree(path)
+    assert set(os.listdir("/proc/self/fd")) == descriptors
+    assert inode not in {each for _, each in sqlite_image._users}
+    assert list(tmp_path.glob("*-sessions/*.lock")) == [], "a session that is dead for others"
 
 
 async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:

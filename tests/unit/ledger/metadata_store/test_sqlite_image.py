@@ -229,8 +229,8 @@ def test_reading_keeps_the_locks_that_sqlite_has_in_this_process(tmp_path: Path)
     descriptors = len(os.listdir("/proc/self/fd"))
     tree.close()
     assert len(os.listdir("/proc/self/fd")) < descriptors
-    assert not sqlite_image._postponed, "closed with the last use"
-    assert not sqlite_image._users
+    assert tree.identity not in sqlite_image._postponed, "closed with the last use"
+    assert tree.identity not in sqlite_image._users
 
 
 def test_a_database_whose_creation_was_interrupted_is_refused(tmp_path: Path) -> None:
