@@ -411,8 +411,10 @@ class BlockingProgram:
         say("submitted", FIRST + BURST)
 
     def _appending(self) -> None:
-        hold_syncs(announce)
+        hold_syncs(syncs_wait.set)
         self._submit()
+        syncs_wait.wait()
+        announce()  # not in a sync: that may come before all are submitted
         for number, future in enumerate(list(self._futures), FIRST + 1):
             with suppress(CancelledError):
                 future.result()
