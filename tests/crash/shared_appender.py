@@ -1,7 +1,7 @@
 """A program that shares the writer of a log and that a test kills.
 
-``python -m tests.crash.shared_appender URI NAME`` appends records ``NAME TASK NUMBER`` from four tasks. It
-prints ``ack PAYLOAD`` for each one that is durable, and ``owner`` when it has become the owner of the log.
+``python -m tests.crash.shared_appender URI LOG NAME`` appends records ``NAME TASK NUMBER`` from four tasks.
+It prints ``ack PAYLOAD`` for each one that is durable, and ``owner`` when it has become the log's owner.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import dlog
 TASKS = 4
 
 
-async def append_until_killed(uri: str, name: str) -> None:
+async def append_until_killed(uri: str, log: str, name: str) -> None:
     """Append from several tasks, each record after the one before is durable."""
 
     async def append(task: int) -> None:
@@ -31,7 +31,7 @@ async def append_until_killed(uri: str, name: str) -> None:
 
     async with (
         dlog.open_namespace(uri) as namespace,
-        namespace.open_writer("orders", create=True, shared=True) as writer,
+        namespace.open_writer(log, create=True, shared=True) as writer,
         trio.open_nursery() as nursery,
     ):
         for task in range(TASKS):
@@ -39,4 +39,4 @@ async def append_until_killed(uri: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(append_until_killed, sys.argv[1], sys.argv[2])
+    trio.run(append_until_killed, sys.argv[1], sys.argv[2], sys.argv[3])

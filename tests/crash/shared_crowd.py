@@ -47,6 +47,7 @@ class Crowd:
 
     uri: str
     _nursery: trio.Nursery
+    log: str = "orders"
     appenders: list[Appender] = attrs.field(factory=list)
 
     @property
@@ -60,7 +61,8 @@ class Crowd:
 
     async def start(self) -> None:
         """Start one more program."""
-        command = [sys.executable, "-m", "tests.crash.shared_appender", self.uri, f"p{len(self.appenders)}"]
+        program = [sys.executable, "-m", "tests.crash.shared_appender"]
+        command = [*program, self.uri, self.log, f"p{len(self.appenders)}"]
         process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, cwd=ROOT)
         self.appenders.append(Appender(process))
         self._nursery.start_soon(self.appenders[-1].listen)
@@ -81,7 +83,7 @@ class Crowd:
         """Kill all programs; each record is in the log once, in the order of its task, none is missing."""
         for each in self.living:
             await self.kill(each)
-        payloads = await stored(self.uri)
+        payloads = await stored(self.uri, self.log)
         counts = Counter(payloads)
         assert [payload for payload, stored_count in counts.items() if stored_count > 1] == []
         assert {payload for each in self.appenders for payload in each.acknowledged} - set(counts) == set()
@@ -93,10 +95,10 @@ class Crowd:
 
 
 @asynccontextmanager
-async def open_crowd(uri: str) -> AsyncIterator[Crowd]:
+async def open_crowd(uri: str, log: str = "orders") -> AsyncIterator[Crowd]:
     """Programs of one log; they are killed at the end of the block."""
     async with trio.open_nursery() as nursery:
-        crowd = Crowd(uri, nursery)
+        crowd = Crowd(uri, nursery, log)
         try:
             yield crowd
         finally:
@@ -105,10 +107,10 @@ async def open_crowd(uri: str) -> AsyncIterator[Crowd]:
                     await crowd.kill(each)
 
 
-async def stored(uri: str, config_file: Path | None = None) -> list[bytes]:
+async def stored(uri: str, log: str = "orders", config_file: Path | None = None) -> list[bytes]:
     """The records, once what a killed owner left in progress is completed: readers see all of it then."""
     async with dlog.open_namespace(uri, config_file=config_file) as namespace:
-        async with namespace.open_writer("orders"):
+        async with namespace.open_writer(log):
             pass
-        async with namespace.open_reader("orders", follow=False) as reader:
+        async with namespace.open_reader(log, follow=False) as reader:
             return [record.payload async for record in reader]

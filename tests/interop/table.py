@@ -108,7 +108,17 @@ ROWS = (
         8,
         "Java DistributedLog reader",
         "streams our writer wrote",
-        ("rolled", "LZ4", "in progress", "completed", "truncated", "attached in a batch"),
+        (
+            "rolled",
+            "LZ4",
+            "in progress",
+            "completed",
+            "truncated",
+            "attached in a batch",
+            "keys and headers",
+            "shared writers",
+            "shared writers, the owner killed",
+        ),
     ),
     Row(
         9,

@@ -64,12 +64,8 @@ class Share:
             self.acked[len(self.acked) + 1] = dlsn
 
 
-async def check_whole(place: StreamPlace, log: str, *shares: Share) -> list[Record]:
-    """Check that both sides read the same records: the shares one after the other.
-
-    Each share starts at its first record and has no gap and no repetition. Each acknowledged record is at its
-    position. No record with the outcome NOT_WRITTEN is there. Returns all records.
-    """
+async def read_by_both(place: StreamPlace, log: str) -> list[Record]:
+    """The records as we read them, after a check that Apache's reader and ours get the same."""
     async with place.namespace() as namespace, place.java_log(log) as java:
         records = await read_by_us(namespace, log)
         got = await java.read(len(records), up_to=records[-1].dlsn)
@@ -84,6 +80,16 @@ async def check_whole(place: StreamPlace, log: str, *shares: Share) -> list[Reco
         there = [each for each in got if each.dlsn.entry_id <= ends[each.dlsn.segment_seqno]]
         assert there == without_attributes(records)
         assert (await java.ends())["record_count"] == len(records)
+    return records
+
+
+async def check_whole(place: StreamPlace, log: str, *shares: Share) -> list[Record]:
+    """Check that both sides read the same records: the shares one after the other.
+
+    Each share starts at its first record and has no gap and no repetition. Each acknowledged record is at its
+    position. No record with the outcome NOT_WRITTEN is there. Returns all records.
+    """
+    records = await read_by_both(place, log)
     assert [each.sequence_id for each in records] == list(range(len(records)))
     rest = list(records)
     for share in shares:

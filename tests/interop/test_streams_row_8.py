@@ -123,7 +123,7 @@ async def test_java_reads_a_log_with_a_hash_chain(place: StreamPlace, compressio
         assert found.chained_records == len(payloads)
 
 
-@proves(8, "rolled")
+@proves(8, "rolled", "keys and headers")
 @codecs
 async def test_java_reads_records_with_keys_and_headers_without_them(
     place: StreamPlace, compression: Compression
