@@ -258,7 +258,8 @@ class NamespaceConfig(_KnowsItsArguments):
             )
 
         parse_listen_at(self.owner_address)
-        if self.bookie_security is not None and (self.tls or self.auth):
+        given = self.tls is not None or self.auth is not None
+        if self.bookie_security is not None and given:
             raise ConfigError("bookie_security: it has TLS and authentication; leave out tls and auth")
         if self.tls is None and getattr(self.auth, "needs_tls", False):
             raise ConfigError("auth: this plug-in sends its secret over TLS only; set tls too")

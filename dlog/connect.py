@@ -239,10 +239,20 @@ def _meet(directory: Directory, nodes: LogNodes) -> Meeting:
     return DirectoryMeeting(directory, nodes)
 
 
-def _meet_by_network(config: NamespaceConfig, security: BookieSecurity, nodes: LogNodes) -> Meeting:
+def meet_by_network(config: NamespaceConfig, security: BookieSecurity, nodes: LogNodes) -> Meeting:
+    """Where the programs that share the writer of a log in a cluster meet.
+
+    Args:
+        config: ``tls`` and ``auth`` may have been made from the files of ``security``.
+        security: What programs show each other.
+
+    Raises:
+        ConfigError: ``tls`` or ``auth`` are objects of the program, which only bookies understand.
+    """
     from dlog.forwarding.network_meeting import NetworkMeeting
 
-    if (config.tls or config.auth) and security == bookie_security.NO_SECURITY:
+    given = config.tls is not None or config.auth is not None
+    if given and security == bookie_security.NO_SECURITY:
         raise ConfigError(
             f"log {nodes.name!r}: to share its writer, give bookie_security in place of tls and auth:"
             " programs show each other its certificate or its user"
@@ -317,7 +327,7 @@ async def _open_cluster(
             where.path,
             binding.segment_seqno_first,
             access_control_path=access_control_path(where.path, binding),
-            meet=partial(_meet_by_network, config, security),
+            meet=partial(meet_by_network, config, security),
         )
 
 

@@ -31,7 +31,7 @@ from dlog.format.attributes import check_producer, check_room
 from dlog.format.record import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, TXID_MAX
 from dlog.forwarding.forward_machine import ForwardPhase, Group
 from dlog.forwarding.frames import GROUP_BYTES, RECORDS_MAX, ForwardedCall, Records, Request
-from dlog.forwarding.shared_shell import NoMeetingError, SharedLog, SharedShell
+from dlog.forwarding.shared_shell import Meeting, NoMeetingError, SharedLog, SharedShell
 from dlog.statistics_names import FLUSH, FLUSHES
 from dlog.write.batcher import Batch, encoded_bytes
 from dlog.write.health import WriterHealth, WriterState
@@ -435,17 +435,26 @@ class SharedLogWriter(LogWriter):
         return ids
 
 
+async def check_program(meeting: Meeting, producer: str) -> None:
+    """Check what can be checked of a program before it touches the log.
+
+    Raises:
+        TypeError, ValueError: The name of the producer cannot be one.
+        ConfigError: The program could never own the log; it learns that now.
+    """
+    check_producer(producer)
+    try:
+        await meeting.check_door()
+    except NoMeetingError as exc:
+        raise exc.problem from None
+
+
 @asynccontextmanager
 async def open_shared_writer(shared: SharedLog, lock_timeout_s: float) -> AsyncIterator[SharedLogWriter]:
-    """See ``Namespace.open_writer``.
+    """See ``Namespace.open_writer``; ``check_program`` has passed.
 
     ``lock_timeout_s``: how long to wait for an owner, or for a writer that does not share the log.
     """
-    check_producer(shared.producer)
-    try:
-        await shared.meeting.check_door()  # a program that could never own the log learns that now
-    except NoMeetingError as exc:
-        raise exc.problem from None
     shell = SharedShell(shared)
     async with open_service_tasks() as tasks:
         recorder = shared.log.recorder

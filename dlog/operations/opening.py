@@ -100,7 +100,9 @@ async def open_writer(
     reopen: bool,
 ) -> AsyncIterator[LogWriter]:
     """See ``Namespace.open_writer``; the name and the right to write are checked."""
-    config, is_here = await _checked(context, name, create, config)
+    config, is_here = await _checked(context, name, config)
+    if create:
+        await _create(context, name)
     timeout_s = config.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
     async with _open_alone(context, name, config, timeout_s, is_here=is_here) as writer:
         with _listed(context, writer):
@@ -130,7 +132,12 @@ async def open_shared_writer(
             f"log {name!r}: this namespace has no place where programs meet to share a writer; let one"
             " program write it, or give each program a log, or a shard (dlog.shards), of its own"
         )
-    config, _ = await _checked(context, name, create, config)
+    producer = token_hex(16) if producer is None else producer
+    meeting = context.meet(context.nodes(name))
+    config, _ = await _checked(context, name, config)
+    await shared_writer.check_program(meeting, producer)
+    if create:
+        await _create(context, name)
 
     async def opener() -> PayloadOpener | None:
         if config.encryption is None:
@@ -141,11 +148,11 @@ async def open_shared_writer(
     shared = SharedLog(
         context.log(name),
         config,
-        context.meet(context.nodes(name)),
+        meeting,
         partial(_open_alone, context, name, config, 0.0, is_here=False),
         opener,
         partial(is_store_away, store=context.store),
-        token_hex(16) if producer is None else producer,
+        producer,
         *_administration(context, name),
         may_own=context.config.owner_address != NEVER,
     )
@@ -155,9 +162,7 @@ async def open_shared_writer(
             yield writer
 
 
-async def _checked(
-    context: NamespaceContext, name: str, create: bool, config: WriterConfig
-) -> tuple[WriterConfig, bool]:
+async def _checked(context: NamespaceContext, name: str, config: WriterConfig) -> tuple[WriterConfig, bool]:
     """The settings of a writer that may be opened, and whether its log is in this namespace."""
     operations = Right.WRITE, Denial.ACQUIRE, Denial.WRITE
     try:
@@ -170,9 +175,12 @@ async def _checked(
         config.check_shared()
     if config.keys_and_headers is None:
         config = attrs.evolve(config, keys_and_headers=not context.config.shared_with_java)
-    if create:
-        await context.where_it_is(name, lambda there: create_log(there, name, exist_ok=True))
     return config, is_here
+
+
+async def _create(context: NamespaceContext, name: str) -> None:
+    """Create the log if it is missing. All checks come before: a call that is refused creates nothing."""
+    await context.where_it_is(name, lambda there: create_log(there, name, exist_ok=True))
 
 
 def _open_alone(

@@ -1,22 +1,27 @@
 """Programs with certificates that share the writer of a log: who may write it, and what others learn."""
 
+# covers: dlog/connect.py
 # covers: dlog/forwarding/network_meeting.py
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 import trio
 
 import dlog
+from dlog.connect import meet_by_network
 from dlog.forwarding.network_meeting import NetworkMeeting
+from ledger.auth.auth import ClientAuth
 from ledger.policy import Policy, Right, Rule
-from ledger.transport.bookie_security import BookieSecurity
+from ledger.transport.bookie_security import NO_SECURITY, BookieSecurity
 from namespace.owner_address import parse_listen_at
 from tests.fakes.certificates import TestAuthority, make_authority
 
@@ -149,3 +154,49 @@ async def test_a_program_of_another_authority_is_refused_at_once_and_learns_why(
                 raise AssertionError("it was opened")
         assert owner.forwarder_count == 0
         await owner.append(b"one")
+
+
+class Proof:
+    """A plug-in for authentication that has no items, so it counts as false."""
+
+    def __call__(self) -> ClientAuth:
+        raise AssertionError("nobody was to be met")
+
+    def __len__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    "given", [{"tls": ssl.create_default_context()}, {"auth": Proof()}], ids=["tls", "auth"]
+)
+async def test_a_program_with_security_as_objects_is_refused_and_creates_nothing(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
+    """Other programs could not prove their names to it: it would meet them in clear text."""
+    config = dlog.NamespaceConfig(**given)
+    async with dlog.open_namespace(f"file://{tmp_path}/ns") as opened:
+        context = attrs.evolve(opened.context, meet=partial(meet_by_network, config, NO_SECURITY))
+        with pytest.raises(dlog.ConfigError, match="give bookie_security in place of tls and auth"):
+            async with dlog.Namespace(context).open_writer("log", create=True, shared=True):
+                raise AssertionError("it was opened")
+        assert not await opened.log_exists("log")
+
+
+async def test_a_program_without_security_or_with_files_may_share_a_writer(tmp_path: Path) -> None:
+    files = BookieSecurity(tls=True, tls_authorities=tmp_path / "authority.pem")
+    async with dlog.open_namespace(f"file://{tmp_path}/ns") as opened:
+        nodes = opened.context.nodes("log")
+    opened_files = dlog.NamespaceConfig(tls=ssl.create_default_context())  # as ``connect`` has read them
+    assert isinstance(meet_by_network(dlog.NamespaceConfig(), NO_SECURITY, nodes), NetworkMeeting)
+    assert isinstance(meet_by_network(opened_files, files, nodes), NetworkMeeting)
+
+
+async def test_a_writer_that_is_refused_creates_no_log(tmp_path: Path) -> None:
+    async with dlog.open_namespace(f"file://{tmp_path}/ns") as opened:
+        meet = partial(NetworkMeeting, parse_listen_at("192.0.2.1"))
+        elsewhere = dlog.Namespace(attrs.evolve(opened.context, meet=meet))
+        for namespace, producer, error in ((elsewhere, "shop", dlog.ConfigError), (opened, "", ValueError)):
+            with pytest.raises(error):
+                async with namespace.open_writer("log", create=True, shared=True, producer=producer):
+                    raise AssertionError("it was opened")
+            assert not await opened.log_exists("log")
