@@ -5,6 +5,8 @@
     CACHE/dlog/interop/<version>/lib-<hash of pom.xml>/*.jar
                                  classes-<hash of pom.xml and sources>/drivers.jar
 
+There are two pairs: of our drivers, and of Apache's own tests.
+
 ``CACHE`` is ``$XDG_CACHE_HOME`` or ``~/.cache``. The code here removes nothing from it; you may delete it
 whole.
 Always: a directory under its final name is complete, also when several runs fill the cache at once. With a
@@ -28,7 +30,6 @@ from dlog.cluster.ports import free_ports
 from tests.class_archive import archive_path, cache, make
 
 JAVA = Path(__file__).parent / "java"
-POM = JAVA / "pom.xml"
 LOGGING = JAVA / "log4j2.xml"
 FETCH_TIMEOUT_S = 900
 COMPILE_TIMEOUT_S = 300
@@ -44,15 +45,22 @@ def class_path(version: str) -> str:
     Raises:
         JarsError: Fetching or compiling failed.
     """
+    return _class_path(version, JAVA / "pom.xml", JAVA / "interop")
+
+
+def class_path_of_tests(version: str) -> str:
+    """Likewise with Apache's own tests of the release, and what puts our bookies into them."""
+    return _class_path(version, JAVA / "recovery" / "pom.xml", JAVA / "recovery")
+
+
+def _class_path(version: str, pom: Path, directory: Path) -> str:
     home = _cache() / version
     home.mkdir(parents=True, exist_ok=True)
-    sources = sorted(JAVA.glob("*/*.java"))
-    pom_digest = _digest([POM])
+    sources = sorted(directory.glob("*.java"))
     with _locked(home / "lock"):
-        jars = _once(home / f"lib-{pom_digest}", lambda directory: _fetch(version, directory))
+        jars = _once(home / f"lib-{_digest([pom])}", lambda filled: _fetch(version, pom, filled))
         classes = _once(
-            home / f"classes-{_digest([POM, *sources])}",
-            lambda directory: _compile(sources, jars, directory),
+            home / f"classes-{_digest([pom, *sources])}", lambda filled: _compile(sources, jars, filled)
         )
     return f"{classes}/drivers.jar:{jars}/*"
 
@@ -121,12 +129,12 @@ def _once(final: Path, fill: Callable[[Path], None]) -> Path:
     return final
 
 
-def _fetch(version: str, directory: Path) -> None:
+def _fetch(version: str, pom: Path, directory: Path) -> None:
     command = [
         find_program("mvn"),
         "--quiet",
         "--batch-mode",
-        f"--file={POM}",
+        f"--file={pom}",
         f"-Dbookkeeper.version={version}",
         f"-DoutputDirectory={directory}",
         "-DincludeScope=runtime",
