@@ -223,7 +223,9 @@ SHELLS: tuple[str, ...] = (
     "dlog/forwarding/window_reading.py",
     "dlog/groups/member.py",
     "dlog/proxies/proxy.py",
+    "dlog/wal/applied_state.py",
     "dlog/wal/snapshots.py",
+    "dlog/wal/standby.py",
     "dlog/wal/write_ahead_log.py",
     "dlog/write/full_ensemble.py",
     "dlog/write/pending.py",
@@ -478,7 +480,6 @@ SMALL_MODULES: dict[str, str] = {
     "dlog/page/rates.py": RULE,
     "dlog/promotion/steps.py": MACHINE,
     "dlog/proxies/choice.py": RULE,
-    "dlog/wal/snapshots.py": "the second log, with promises of its own",
     "dlog/write/capacity.py": "the shell is long enough",
     "dlog/forwarding/window_reading.py": "the shell is long enough",
     "dlog/write/repeats.py": RULE,
@@ -565,7 +566,7 @@ LONG_FUNCTIONS: dict[str, int] = {
 
 # Where an error that names its cause shows the cause, too: it has a traceback that a reader needs.
 SHOWN_CAUSES = {
-    "dlog/wal/write_ahead_log.py": "apply() is the program's",
+    "dlog/wal/applied_state.py": "apply() is the program's",
     "dlog/shards/reader.py": "an unforeseen error is a fault of ours",
     "ledger/transport/socket_stream.py": "an error of trio, whose callers read its cause",
     "ledger/replication/autorecovery.py": "the error is one of the group's",

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from dlog.aio.shards import open_sharded_reader as open_sharded_reader
     from dlog.aio.shards import open_sharded_writer as open_sharded_writer
     from dlog.aio.shards import shard_names as shard_names
+    from dlog.aio.wal import WalStandby as WalStandby
     from dlog.aio.wal import WriteAheadLog as WriteAheadLog
+    from dlog.aio.wal import follow_wal as follow_wal
     from dlog.aio.wal import open_wal as open_wal
     from dlog.aio.writer import LogWriter as LogWriter
     from dlog.aio.writer import Pending as Pending

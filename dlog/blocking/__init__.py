@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from dlog.blocking.shards import open_sharded_reader as open_sharded_reader
     from dlog.blocking.shards import open_sharded_writer as open_sharded_writer
     from dlog.blocking.shards import shard_names as shard_names
+    from dlog.blocking.wal import WalStandby as WalStandby
     from dlog.blocking.wal import WriteAheadLog as WriteAheadLog
+    from dlog.blocking.wal import follow_wal as follow_wal
     from dlog.blocking.wal import open_wal as open_wal
     from dlog.blocking.writer import LogWriter as LogWriter
 

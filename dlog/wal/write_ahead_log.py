@@ -28,8 +28,8 @@ from dlog.errors import (
     WriterOverloadedError,
 )
 from dlog.namespace_handle import Namespace, check_namespace
-from dlog.read.positioning import EARLIEST, Start
 from dlog.wal import snapshots
+from dlog.wal.applied_state import REPLAY_RECORDS_MAX, AppliedState, operations_log, snapshots_log
 from dlog.wal.errors import (
     ApplyError,
     ForeignOperationError,
@@ -54,7 +54,6 @@ from namespace.dlsn import DLSN
 from namespace.policy import Right
 
 LOGGER = get_logger(__name__)
-REPLAY_RECORDS_MAX = 1_000  # applied between two checkpoints
 RESTORE_ATTEMPTS_MAX = 5
 OPERATIONS_BETWEEN_SNAPSHOTS = 100_000
 
@@ -74,7 +73,7 @@ class _Operation(Generic[T]):
 
 
 @attrs.frozen
-class _Service(Generic[T]):
+class WalService(Generic[T]):
     """The name, the functions and the options of a service."""
 
     name: str
@@ -94,37 +93,35 @@ class WriteAheadLog(ProcessBound, Generic[T]):
 
     def __init__(
         self,
-        service: _Service[T],
+        service: WalService[T],
         namespace: Namespace,
         writer: LogWriter,
-        restored: StateSnapshot | None,
+        state: AppliedState[T],
     ) -> None:
-        self.name = service.name
+        self.name, self._state = service.name, state
         self._namespace, self._writer = namespace, writer
         self._reopens, self._in_step_with = service.reopens, writer.opened_count
         self._step_turn = trio.Lock()
-        self._apply, self._dump, self._interval = service.apply, service.dump, service.interval
-        self._snapshot_index = 0 if restored is None else restored.index
-        self._applied = self._submitted = self._snapshot_index
-        self._applied_dlsn: DLSN | None = None if restored is None else restored.dlsn
+        self._dump, self._interval = service.dump, service.interval
+        self._submitted = state.index
         self._queue: deque[_Operation[T]] = deque()  # logged or being logged, not applied yet
         self._stopped: BaseException | None = None
         self._snapshot_turn = trio.Lock()
         self._is_snapshot_due = trio.Event()
 
     def __repr__(self) -> str:
-        state = "stopped" if self._stopped else f"{self._submitted - self._applied} operations in flight"
-        return f"<WriteAheadLog {self.name!r}: operation {self._applied} applied, {state}>"
+        state = "stopped" if self._stopped else f"{self._submitted - self._state.index} operations in flight"
+        return f"<WriteAheadLog {self.name!r}: operation {self._state.index} applied, {state}>"
 
     @property
     def index(self) -> int:
         """The index of the operation applied last; 0 if there is none. It is the state's version."""
-        return self._applied
+        return self._state.index
 
     @property
     def snapshot_index(self) -> int:
         """The index of the last operation in the newest snapshot; 0 if there is none."""
-        return self._snapshot_index
+        return self._state.snapshot_index
 
     @property
     def state(self) -> WriterState:
@@ -214,13 +211,13 @@ class WriteAheadLog(ProcessBound, Generic[T]):
             raise ValueError(f"write-ahead log {self.name!r} was opened without snapshot= and restore=")
         async with self._snapshot_turn:
             self._check_running()
-            if self._applied == self._snapshot_index or self._applied_dlsn is None:
+            if self._state.index == self._state.snapshot_index or self._state.dlsn is None:
                 return False
             for log in (operations_log(self.name), snapshots_log(self.name)):
                 await self._namespace.context.may(log, Right.ADMIN, Denial.TRUNCATE)
             self._check_running()
             # Between two operations: apply() never runs during dump(), as neither awaits.
-            taken = StateSnapshot(self._applied, self._applied_dlsn, bytes(self._dump()))
+            taken = StateSnapshot(self._state.index, self._state.dlsn, bytes(self._dump()))
             if not await snapshots.write(self._namespace, snapshots_log(self.name), taken):
                 error = ReplayError(
                     f"write-ahead log {self.name!r}: another service has taken it over: there is a snapshot "
@@ -228,28 +225,24 @@ class WriteAheadLog(ProcessBound, Generic[T]):
                 )
                 self._stop(error)
                 raise WalStoppedError(self.name, error)
-            self._snapshot_index = taken.index
+            self._state.snapshot_index = taken.index
             # The last operation in the snapshot stays: it is where the next replay starts.
             await self._writer.truncate(taken.dlsn)
             return True
 
     # For this module only.
 
-    async def replay(self, start: DLSN | Start) -> None:
-        """Apply the logged operations after the snapshot."""
+    async def replay(self) -> None:
+        """Apply the logged operations that the state lacks."""
         async with self._namespace.open_reader(
-            operations_log(self.name), start=start, follow=False
+            operations_log(self.name), start=self._state.start, follow=False
         ) as reader:
             while batch := await reader.read_batch(REPLAY_RECORDS_MAX):
-                for record in batch:
-                    if record.txid <= self._applied:
-                        continue
-                    if record.txid != self._applied + 1:
-                        raise OperationsMissingError(self.name, self._applied + 1, record.txid)
-                    self._apply_one(record.txid, record.payload, record.dlsn)
-        self._submitted = self._applied
-        if self._writer.last_txid > self._applied:
-            raise OperationsMissingError(self.name, self._applied + 1, self._writer.last_txid + 1)
+                self._state.apply_new(batch)
+        self._submitted = self._state.index
+        if self._writer.last_txid > self._submitted:
+            raise OperationsMissingError(self.name, self._submitted + 1, self._writer.last_txid + 1)
+        self._note_applied()
 
     @property
     def _is_out_of_step(self) -> bool:
@@ -289,14 +282,13 @@ class WriteAheadLog(ProcessBound, Generic[T]):
 
     async def _replay_in_flight(self) -> None:
         self._apply_durable()
-        start = EARLIEST if self._applied_dlsn is None else self._applied_dlsn
         last_txid = self._writer.last_txid
         async with self._namespace.open_reader(
-            operations_log(self.name), start=start, follow=False
+            operations_log(self.name), start=self._state.start, follow=False
         ) as reader:
-            while self._applied < last_txid and (batch := await reader.read_batch(REPLAY_RECORDS_MAX)):
+            while self._state.index < last_txid and (batch := await reader.read_batch(REPLAY_RECORDS_MAX)):
                 for record in batch:
-                    if record.txid <= self._applied:
+                    if record.txid <= self._state.index:
                         continue
                     head = self._queue[0] if self._queue else None
                     if head is None or (head.index, head.pending.sent_to) != (record.txid, record.dlsn):
@@ -304,17 +296,17 @@ class WriteAheadLog(ProcessBound, Generic[T]):
                     self._queue.popleft()
                     head.result = self._apply_one(head.index, head.payload, record.dlsn)
                     head.is_applied = True
-        if last_txid > self._applied:
-            raise OperationsMissingError(self.name, self._applied + 1, last_txid + 1)
+        if last_txid > self._state.index:
+            raise OperationsMissingError(self.name, self._state.index + 1, last_txid + 1)
         self._queue.clear()  # the log has none of the others, and never will
-        self._submitted = self._applied
+        self._submitted = self._state.index
 
     async def take_snapshots(self) -> None:
         """Take a snapshot whenever one is due; for a task."""
         while True:
             await self._is_snapshot_due.wait()
             self._is_snapshot_due = trio.Event()
-            if self._applied - self._snapshot_index < self._interval:
+            if self._state.index - self._state.snapshot_index < self._interval:
                 continue  # it was set while the last snapshot was written
             try:
                 await self.snapshot()
@@ -349,14 +341,13 @@ class WriteAheadLog(ProcessBound, Generic[T]):
                 self._stop(exc)
 
     def _apply_one(self, index: int, payload: bytes, dlsn: DLSN) -> T:
-        try:
-            result = self._apply(payload)
-        except Exception as exc:
-            raise ApplyError(self.name, index, exc) from exc
-        self._applied, self._applied_dlsn = index, dlsn
-        if self._dump is not None and index - self._snapshot_index >= self._interval:
-            self._is_snapshot_due.set()
+        result = self._state.apply(index, payload, dlsn)
+        self._note_applied()
         return result
+
+    def _note_applied(self) -> None:
+        if self._dump is not None and self._state.index - self._state.snapshot_index >= self._interval:
+            self._is_snapshot_due.set()
 
     def _stop(self, error: BaseException) -> None:
         if self._stopped is None:
@@ -367,16 +358,6 @@ class WriteAheadLog(ProcessBound, Generic[T]):
             raise copy(self._stopped) from self._stopped.__cause__  # each caller has its own traceback
         if self._stopped is not None:
             raise WalStoppedError(self.name, self._stopped)
-
-
-def operations_log(name: str) -> str:
-    """The log of a write-ahead log's operations."""
-    return f"{name}/operations"
-
-
-def snapshots_log(name: str) -> str:
-    """The log of a write-ahead log's snapshots."""
-    return f"{name}/snapshots"
 
 
 def open_wal(
@@ -416,60 +397,64 @@ def open_wal(
         The errors of ``Namespace.open_writer`` and ``Namespace.open_reader``.
     """
     check_namespace(namespace)
-    if (snapshot is None) != (restore is None):
-        raise ValueError("snapshot= and restore= belong together: give both or none")
-    if operations_between_snapshots < 1:
-        raise ValueError(f"operations_between_snapshots={operations_between_snapshots}: at least 1")
+    service = service_of(name, apply, snapshot, restore, operations_between_snapshots, reopen)
     writer = namespace.open_writer(
         operations_log(name), create=True, lock_timeout_s=lock_timeout_s, reopen=reopen
     )
-    service = _Service(name, apply, snapshot, restore, operations_between_snapshots, reopen)
     return _open_in(namespace, writer, service)
+
+
+def service_of(
+    name: str,
+    apply: Callable[[bytes], T],
+    snapshot: Callable[[], bytes] | None,
+    restore: Callable[[bytes], None] | None,
+    interval: int,
+    reopens: bool,
+) -> WalService[T]:
+    """The functions and options of a service, checked. ``ValueError``"""
+    if (snapshot is None) != (restore is None):
+        raise ValueError("snapshot= and restore= belong together: give both or none")
+    if interval < 1:
+        raise ValueError(f"operations_between_snapshots={interval}: at least 1")
+    return WalService(name, apply, snapshot, restore, interval, reopens)
 
 
 @asynccontextmanager
 async def _open_in(
-    namespace: Namespace, opening: AbstractAsyncContextManager[LogWriter], service: _Service[T]
+    namespace: Namespace, opening: AbstractAsyncContextManager[LogWriter], service: WalService[T]
 ) -> AsyncIterator[WriteAheadLog[T]]:
     # The writer first: it fences the service before, and completes what that service had in flight.
     async with opening as writer:
-        found: StateSnapshot | None = None
-        failure: LogTruncatedError | OperationsMissingError | None = None
-        for _ in range(RESTORE_ATTEMPTS_MAX):
-            newest = await _restore(namespace, service.name, service.restore, found)
-            if failure is not None and newest is found:
-                raise failure  # the state has operations that a second replay would apply again
-            found = newest
-            wal = WriteAheadLog(service, namespace, writer, found)
-            try:
-                await wal.replay(EARLIEST if found is None else found.dlsn)
-            except (LogTruncatedError, OperationsMissingError) as exc:
-                # The service before may have completed a snapshot, and truncated, after it was fenced.
-                failure = exc
-            else:
-                break
-        else:
-            assert failure is not None  # each attempt that did not break has set it
+        state = AppliedState(service.name, service.apply, service.restore)
+        async with open_owned(namespace, writer, service, state) as wal:
+            yield wal
+
+
+@asynccontextmanager
+async def open_owned(
+    namespace: Namespace, writer: LogWriter, service: WalService[T], state: AppliedState[T]
+) -> AsyncIterator[WriteAheadLog[T]]:
+    """Continue with a state, which has a beginning of the log, as the one who has the lock."""
+    wal = WriteAheadLog(service, namespace, writer, state)
+    failure: LogTruncatedError | OperationsMissingError | None = None
+    for _ in range(RESTORE_ATTEMPTS_MAX):
+        is_newer = await state.restore_newest(namespace)
+        if failure is not None and not is_newer:
             raise failure
-        async with open_service_tasks() as tasks:
-            tasks.start_soon(wal.take_snapshots)
-            try:
-                yield wal
-            finally:
-                tasks.cancel()
-
-
-async def _restore(
-    namespace: Namespace, name: str, restore: Callable[[bytes], None] | None, known: StateSnapshot | None
-) -> StateSnapshot | None:
-    """Set the state to the newest snapshot, unless that is ``known``; then return ``known``."""
-    found = await snapshots.read_last(namespace, snapshots_log(name))
-    if found is None or (known is not None and found.index == known.index):
-        return known
-    if restore is None:
-        raise ReplayError(
-            f"write-ahead log {name!r} has a snapshot of {len(found.state)} bytes up to operation "
-            f"{found.index}, but restore= is missing; open it with snapshot= and restore="
-        )
-    restore(found.state)
-    return found
+        try:
+            await wal.replay()
+        except (LogTruncatedError, OperationsMissingError) as exc:
+            # The service before may have completed a snapshot, and truncated, after it was fenced.
+            failure = exc
+        else:
+            break
+    else:
+        assert failure is not None  # each attempt that did not break has set it
+        raise failure
+    async with open_service_tasks() as tasks:
+        tasks.start_soon(wal.take_snapshots)
+        try:
+            yield wal
+        finally:
+            tasks.cancel()

@@ -171,6 +171,16 @@ def _owns_wal(ns: Any, face: Any, at: Place) -> Any:
     )
 
 
+def _follows_wal(ns: Any, face: Any, at: Place) -> Any:
+    return face.follow_wal(
+        ns,
+        name=at.wal,
+        apply=lambda operation: None,
+        snapshot=lambda: b"",
+        restore=lambda state: None,
+    )
+
+
 def _later(then: Mapping[str, Callable[[Any], Any]], right: Right, make: Any, **more: Any) -> list[Call]:
     return [Call(name, right, make, act, **more) for name, act in then.items()]
 
@@ -277,6 +287,12 @@ GROUP = [
 WAL = _later({"append": lambda wal: wal.append(b"x")}, WRITE, _owns_wal, needs=("wal",)) + _later(
     {"snapshot": lambda wal: wal.snapshot()}, ADMIN, _owns_wal, opens_with=WRITE, needs=("wal",)
 )
+STANDBY = _later(
+    {"lag": lambda standby: standby.lag(), "wait_index": lambda standby: standby.wait_index(1)},
+    READ,
+    _follows_wal,
+    needs=("wal",),
+)
 FUNCTIONS = [
     Call(
         "dlog.shards.create_sharded_log",
@@ -296,6 +312,7 @@ FUNCTIONS = [
         "dlog.groups.join_group", COMMIT, lambda ns, face, at: face.join_group(ns, "c", [at.log]), cursor="c"
     ),
     Call("dlog.wal.open_wal", WRITE, _owns_wal, needs=("wal",)),
+    Call("dlog.wal.follow_wal", READ, _follows_wal, needs=("wal",)),
 ]
 CALLS = {
     f"{owner}.{call.name}" if owner else call.name: call
@@ -309,6 +326,7 @@ CALLS = {
         "ShardedWriter": SHARD_WRITER,
         "GroupMember": GROUP,
         "WriteAheadLog": WAL,
+        "WalStandby": STANDBY,
         "": FUNCTIONS,
     }.items()
     for call in calls

@@ -52,7 +52,7 @@ PAIRS: list[tuple[type, type]] = [
             (dlog, ("Namespace", "LogWriter", "LogReader", "LogCursors")),
             (dlog.shards, ("ShardedWriter", "ShardedReader")),
             (dlog.groups, ("GroupMember",)),
-            (dlog.wal, ("WriteAheadLog",)),
+            (dlog.wal, ("WriteAheadLog", "WalStandby")),
         )
         for name in names
     ),
@@ -82,7 +82,7 @@ FUNCTIONS = [
                 ),
             ),
             (dlog.groups, ("join_group",)),
-            (dlog.wal, ("open_wal",)),
+            (dlog.wal, ("open_wal", "follow_wal")),
         )
         for name in names
     ),
@@ -109,6 +109,7 @@ NOT_FACED = {
     "GroupMember.leave": INSIDE,
     "WriteAheadLog.replay": INSIDE,
     "WriteAheadLog.take_snapshots": INSIDE,
+    "WalStandby.run": INSIDE,
     "DetachedSegmentWriter.finish": INSIDE,
     "Pending.on_settled": "a callback in trio; in asyncio a task awaits",
     "LedgerClient.root": INSIDE,
@@ -161,7 +162,7 @@ def plain_type(text: object) -> str:
     name = re.sub(
         r"^(AbstractAsyncContextManager|AsyncIterator|Coroutine)\[(Any, Any, )?(.*)\]$", r"\3", name
     )
-    return re.sub(r"^Iterator\[(.*)\]$", r"\1", name)
+    return re.sub(r"^Iterator\[(.*)\]$", r"\1", name).removesuffix("[T]")  # a face has no other kind
 
 
 def compare(theirs: Any, ours: Any, where: str) -> None:

@@ -32,7 +32,7 @@ from dlog.promotion.calls import PromotionCalls
 from dlog.shards import ShardedReader, ShardedWriter
 from dlog.testing import open_world
 from dlog.testing.world import World
-from dlog.wal import WriteAheadLog, open_wal
+from dlog.wal import WalStandby, WriteAheadLog, follow_wal, open_wal
 from ledger.metadata_store.store import MetadataStore
 from namespace.policy import Policy, Right, Rule
 from tests.effort import sampled
@@ -42,7 +42,7 @@ from tests.unit.dlog.rights import CALLS, Call, Place
 
 PAGE = ROOT / "docs" / "security.md"
 TRIO = SimpleNamespace(**{name: getattr(dlog.shards, name) for name in dlog.shards.__all__})
-TRIO.join_group, TRIO.open_wal = join_group, open_wal
+TRIO.join_group, TRIO.open_wal, TRIO.follow_wal = join_group, open_wal, follow_wal
 
 # The principals of the matrix; each has its rule on the logs "NAME/*", and no other one.
 RULES: dict[str | None, tuple[Right, ...]] = {
@@ -297,6 +297,7 @@ CLASSES: tuple[type, ...] = (
     GroupMember,
     ShardedReader,
     ShardedWriter,
+    WalStandby,
     WriteAheadLog,
 )
 MODULES = (
@@ -313,6 +314,7 @@ INTERNAL = {
     "GroupMember.leave",
     "WriteAheadLog.replay",
     "WriteAheadLog.take_snapshots",
+    "WalStandby.run",
     "ShardedReader.offer",
     "ShardedReader.offers",
     "ShardedReader.close",

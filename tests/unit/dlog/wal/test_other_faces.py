@@ -70,3 +70,44 @@ def test_with_asyncio(tmp_path: Path) -> None:
 
     for round_number in range(2):
         asyncio.run(main(round_number))
+
+
+def test_a_standby_without_async(tmp_path: Path) -> None:
+    state, theirs = Sum(), Sum()
+    with (
+        dlog.blocking.open_namespace(tmp_path.as_uri()) as namespace,
+        dlog.blocking.follow_wal(
+            namespace, apply=state.apply, snapshot=state.dump, restore=state.restore
+        ) as standby,
+    ):
+        with dlog.blocking.open_wal(namespace, apply=theirs.apply) as log:
+            log.append(b"3")
+            log.append(b"4")
+            standby.wait_index(2)
+            assert (standby.index, standby.lag(), standby.failure) == (2, 0, None)
+            assert standby.read(lambda: state.total) == 7
+        with standby.take_over() as log:
+            assert log.append(b"5") == 12
+            assert log.snapshot()
+        with pytest.raises(WalStoppedError):
+            standby.lag()
+
+
+def test_a_standby_with_asyncio(tmp_path: Path) -> None:
+    async def main() -> None:
+        state, theirs = Sum(), Sum()
+        async with (
+            dlog.aio.open_namespace(tmp_path.as_uri()) as namespace,
+            dlog.aio.follow_wal(
+                namespace, apply=state.apply, snapshot=state.dump, restore=state.restore
+            ) as standby,
+        ):
+            async with dlog.aio.open_wal(namespace, apply=theirs.apply) as log:
+                await log.append(b"3")
+                await log.append(b"4")
+                await standby.wait_index(2)
+                assert (standby.index, await standby.lag(), state.total) == (2, 0, 7)
+            async with standby.take_over() as log:
+                assert await log.append(b"5") == 12
+
+    asyncio.run(main())

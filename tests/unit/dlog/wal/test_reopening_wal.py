@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 import dlog
 from dlog.wal import ForeignOperationError, WalStoppedError, open_wal
-from dlog.wal.write_ahead_log import operations_log
+from dlog.wal.applied_state import operations_log
 from dlog.write.pending import Pending
 from tests.fakes.dict_bookies import open_cluster
 from tests.fakes.dict_namespace import open_on

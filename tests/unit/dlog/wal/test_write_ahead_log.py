@@ -22,8 +22,8 @@ from dlog.wal import (
     open_wal,
     snapshots,
 )
+from dlog.wal.applied_state import operations_log, snapshots_log
 from dlog.wal.snapshot_format import StateSnapshot, encode
-from dlog.wal.write_ahead_log import operations_log, snapshots_log
 from namespace.segments.segment import TruncationStatus
 
 pytestmark = pytest.mark.slow
@@ -75,6 +75,28 @@ async def test_a_restart_finds_each_acknowledged_operation_once(namespace: dlog.
     third = State()
     async with third.open(namespace):
         assert third.lines == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_snapshot_that_is_due_after_a_replay_is_taken(namespace: dlog.Namespace) -> None:
+    async with open_wal(namespace, apply=len, name="w") as wal:
+        for number in range(3):
+            await wal.append(b"%d" % number)
+    state, dumped = State(), trio.Event()
+
+    def dump() -> bytes:
+        dumped.set()
+        return state.dump()
+
+    with trio.fail_after(60):
+        async with open_wal(
+            namespace,
+            apply=state.apply,
+            snapshot=dump,
+            restore=state.restore,
+            name="w",
+            operations_between_snapshots=3,
+        ):
+            await dumped.wait()
 
 
 async def test_concurrent_operations_are_applied_in_the_order_of_the_log(namespace: dlog.Namespace) -> None:
