@@ -423,6 +423,7 @@ HANDED_ON = {
     "dlog/cli/terminal/completion.py _within.run": "a shell that completes a line gets no errors",
     "dlog/page/page.py _asked_anew": "``_refusal`` raises what is none of ours",
     "dlog/testing/disk.py _run": CALLER,
+    "dlog/wal/standby.py run": "each call of the standby raises it, and an event has it",
     "dlog/write/pending.py settle_future": "the future of the record gets it",
 }
 

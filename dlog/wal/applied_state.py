@@ -1,7 +1,7 @@
 """The state of a service, and how much of its log that has.
 
-Inside: restoring the newest snapshot, applying operations in their order. Not inside: who logs them
-(``write_ahead_log``), who waits for them (``standby``).
+Inside: restoring the newest snapshot, applying operations in their order. Not inside: logging operations
+(``write_ahead_log``), following those of another service (``standby``).
 Always: an operation is applied once in each life of the state, and after all before it; a snapshot is
 restored only if it has more than the state.
 """
@@ -43,11 +43,28 @@ class AppliedState(Generic[T]):
         self.index = 0  # of the last operation in the state
         self.dlsn: DLSN | None = None  # its position
         self.snapshot_index = 0  # of the last operation in the newest snapshot
+        self._log_id: str | None = None  # of the log that the operations came from
 
     @property
     def start(self) -> DLSN | Start:
         """Where to read on; the operation there may be in the state."""
         return EARLIEST if self.dlsn is None else self.dlsn
+
+    async def check_log(self, namespace: Namespace) -> None:
+        """Check that the log is the one from before: another one of this name begins with index 1 again.
+
+        Raises:
+            ReplayError: It was deleted and created again.
+            LogNotFoundError, LogUnavailableError
+        """
+        log = operations_log(self.name)
+        found = await namespace.log_identity(log)
+        if self._log_id not in (None, found):
+            raise ReplayError(
+                f"write-ahead log {self.name!r}: log {log!r} was deleted and created again; the state has"
+                f" {self.index} operations of the log before. Open it again with an empty state"
+            )
+        self._log_id = found
 
     async def restore_newest(self, namespace: Namespace) -> bool:
         """Set the state to the newest snapshot; False if the state has all that is in it.

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import trio
 
-from dlog.errors import DLogError, LogNotFoundError, LogReaderStalledError, LogTruncatedError
+from dlog.errors import LogNotFoundError, LogReaderStalledError, LogTruncatedError
 from dlog.namespace_handle import Namespace, check_namespace
 from dlog.wal.applied_state import REPLAY_RECORDS_MAX, AppliedState, operations_log, snapshots_log
 from dlog.wal.errors import OperationsMissingError, WalStoppedError
@@ -64,15 +64,18 @@ class WalStandby(ProcessBound, Generic[T]):
 
     @property
     def failure(self) -> Exception | None:
-        """Why it has stopped: an ``ApplyError``, ``ReplayError`` or error of a reader; None if it has not."""
+        """Why it has stopped; None if it has not.
+
+        An ``ApplyError``, a ``ReplayError``, an error of a reader, or what ``restore`` raised.
+        """
         return self._failure
 
     async def lag(self) -> int:
-        """How many operations a reader sees in the log now that the state lacks.
+        """How many operations that a reader sees now the state lacks. It reads the end of the log.
 
         Raises:
-            WalStoppedError
-            LogUnavailableError, LogMetadataError
+            WalStoppedError: It has stopped, or has taken over.
+            LogUnavailableError, LogMetadataError: The end of the log cannot be read now.
         """
         self._check_following()
         log = operations_log(self.name)
@@ -86,7 +89,7 @@ class WalStandby(ProcessBound, Generic[T]):
         """Return when the state has the operation with this index.
 
         Raises:
-            WalStoppedError: It stopped before.
+            WalStoppedError: It stopped before, or has taken over.
         """
         while self.index < index:
             self._check_following()
@@ -99,7 +102,8 @@ class WalStandby(ProcessBound, Generic[T]):
 
         It follows until it has the lock, so that the operations in between are few. When the block begins,
         the state has every operation that was acknowledged to any service before, each applied once. If the
-        call is cancelled while it waits for the lock, it follows on.
+        call is cancelled while it waits for the lock, it follows on. Once it has the lock it never follows
+        again, also if the call fails then.
 
         Args:
             lock_timeout_s: How long to wait for the service that owns it.
@@ -119,6 +123,7 @@ class WalStandby(ProcessBound, Generic[T]):
             await self._has_ended.wait()
             if self._failure is not None:
                 raise WalStoppedError(self.name, self._failure)
+            await self._state.check_log(self._namespace)
             async with open_owned(self._namespace, opened, service, self._state) as log:
                 yield log
 
@@ -130,7 +135,7 @@ class WalStandby(ProcessBound, Generic[T]):
             with self._scope:
                 while True:
                     await self._follow()
-        except DLogError as exc:
+        except Exception as exc:  # also one of the service's own restore()
             self._failure = exc
             LOGGER.warning(
                 "write-ahead log %r: following has stopped: %s",
@@ -148,6 +153,7 @@ class WalStandby(ProcessBound, Generic[T]):
         await state.restore_newest(self._namespace)
         self._wake()
         try:
+            await state.check_log(self._namespace)
             async with self._namespace.open_reader(log, start=state.start) as reader:
                 while batch := await reader.read_batch(REPLAY_RECORDS_MAX):
                     state.apply_new(batch)
@@ -192,8 +198,12 @@ def follow_wal(
     nothing and takes no lock before ``WalStandby.take_over``. The log need not exist yet.
 
     Args:
-        apply, snapshot, restore, name, operations_between_snapshots, reopen: As of ``open_wal``; those of a
-            service that appends are used after taking over.
+        apply: As of ``open_wal``, like the others.
+        snapshot: Used after taking over.
+        restore: Also called while it follows, when the service has truncated what the state lacks.
+        name: Of the write-ahead log.
+        operations_between_snapshots: Used after taking over.
+        reopen: Used after taking over.
 
     Raises:
         ValueError: One of ``snapshot`` and ``restore`` is missing.

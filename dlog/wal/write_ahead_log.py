@@ -412,7 +412,11 @@ def service_of(
     interval: int,
     reopens: bool,
 ) -> WalService[T]:
-    """The functions and options of a service, checked. ``ValueError``"""
+    """The functions and options of a service, checked.
+
+    Raises:
+        ValueError: One of ``snapshot`` and ``restore`` is missing, or ``interval`` is less than 1 operation.
+    """
     if (snapshot is None) != (restore is None):
         raise ValueError("snapshot= and restore= belong together: give both or none")
     if interval < 1:
@@ -435,7 +439,7 @@ async def _open_in(
 async def open_owned(
     namespace: Namespace, writer: LogWriter, service: WalService[T], state: AppliedState[T]
 ) -> AsyncIterator[WriteAheadLog[T]]:
-    """Continue with a state, which has a beginning of the log, as the one who has the lock."""
+    """Continue a state, which has a beginning of the log, for the service whose ``writer`` has the lock."""
     wal = WriteAheadLog(service, namespace, writer, state)
     failure: LogTruncatedError | OperationsMissingError | None = None
     for _ in range(RESTORE_ATTEMPTS_MAX):

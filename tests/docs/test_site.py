@@ -1,4 +1,4 @@
-"""The site of the documents: it builds without a warning, and its API pages show what the packages export."""
+"""The site of the documents: it builds, its links find their headings, its API pages show each export."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -42,3 +43,17 @@ def test_the_api_page_shows_every_export(site: Path, page: str, package: str, na
     # These have pages of their own.
     submodules = {"aio", "blocking", "cluster", "events", "groups", "shards", "typed", "wal"}
     assert set(names) - submodules - shown == set()
+
+
+def test_a_link_to_a_heading_finds_it(site: Path) -> None:
+    texts = {path: path.read_text("utf-8") for path in site.rglob("*.html")}
+    names = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in texts.items()}
+    wrong, count = [], 0
+    for path, text in texts.items():
+        for target, name in re.findall(r'href="([\w./-]*)#([^"]+)"', text):
+            page = (path.parent / target).resolve() if target else path
+            count += 1
+            if page in names and unquote(name) not in names[page]:
+                wrong.append(f"{path.relative_to(site)}: {target}#{name}")
+    assert count > 100
+    assert wrong == []

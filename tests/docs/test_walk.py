@@ -16,6 +16,8 @@ from tests.places import ROOT
 
 PAGE = ROOT / "docs" / "walk.md"
 CALLS_MAX, MODULES_MAX = 130, 35  # of one lone append, in all threads
+# On a busy machine most of them meet a timer, or a task that runs now and then.
+WARM_UP, APPENDS_MAX = 20, 1_000
 HAND_OVERS_MAX = 16  # from the application's call to the sync, both ends included
 
 MARK = b"the record that is followed"
@@ -89,6 +91,10 @@ def test_an_appended_record_passes_the_modules_of_the_walk_and_no_other(tmp_path
     assert follower.given <= {*hand_overs, *table("Down", 2), SOCKET}, "the page leaves a module out"
 
 
+def is_short(calls: list[str]) -> bool:
+    return len(calls) <= CALLS_MAX and len(set(calls)) <= MODULES_MAX
+
+
 class Counter:
     """Notes the module of each call of a function of ours, in all threads."""
 
@@ -112,10 +118,13 @@ def test_a_lone_append_makes_few_calls_in_few_modules_and_the_page_names_each_of
             dlog.open_namespace(f"file://{tmp_path}") as namespace,
             namespace.open_writer("orders", create=True) as log,
         ):
-            for _ in range(60):
+            for _ in range(APPENDS_MAX):
                 counter.calls = []
                 await log.append(b"x" * 100)
                 appends.append(counter.calls)
+                counter.calls = []
+                if len(appends) > WARM_UP and is_short(appends[-1]):
+                    break
 
     before = sys.getprofile(), threading.getprofile()
     threading.setprofile(counter)
@@ -125,10 +134,8 @@ def test_a_lone_append_makes_few_calls_in_few_modules_and_the_page_names_each_of
     finally:
         sys.setprofile(before[0])
         threading.setprofile(before[1])
-    # Some of them meet a timer, or a task that runs now and then.
-    calls = min(appends[20:], key=len)
-    assert len(calls) <= CALLS_MAX
-    assert len(set(calls)) <= MODULES_MAX, sorted(set(calls))
+    calls = appends[-1]
+    assert is_short(calls), (len(calls), sorted(set(calls)))
     assert set(calls) <= set(re.findall(r"[\w/]+\.py", PAGE.read_text("utf-8"))), (
         "the page leaves a module out"
     )

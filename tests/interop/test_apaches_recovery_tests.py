@@ -18,8 +18,8 @@ from tests.places import ROOT
 pytestmark = pytest.mark.interop
 
 LIMIT_S = 300
-# Java's bookie with a fault takes over the directories of ours, which takes them back. Of the others, each
-# ends in what the rows of the table show.
+# Java's bookie with a fault takes over the directories of ours, which takes them back. What the other tests
+# of the class show, rows 3 and 4 of the table show in less time.
 TESTS = ("testLedgerRecoveryWithSlowBookie",)
 
 

@@ -61,7 +61,7 @@ def what_is_left(loops: list[weakref.ref[object]], before: tuple[set[str], int])
 
 
 def kept_bytes() -> int:
-    """What is traced, without the buffers that threads share: one more when as many read as never before."""
+    """The traced bytes, without the buffers that threads share: more reads at once make another."""
     return tracemalloc.get_traced_memory()[0] - sum(map(len, real_disk._scratch))
 
 

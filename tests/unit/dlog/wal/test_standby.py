@@ -21,6 +21,7 @@ from dlog.wal import (
     WalStandby,
     WalStoppedError,
     follow_wal,
+    open_wal,
 )
 from dlog.wal import standby as standby_module
 from dlog.wal.applied_state import operations_log
@@ -97,6 +98,7 @@ async def held_before_reading(
 async def test_it_says_how_many_operations_it_lacks(
     namespace: dlog.Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await namespace.create_log(operations_log("w"))
     async with (
         held_before_reading(namespace, monkeypatch) as (opens, may_open),
         Follower().follow(namespace) as standby,
@@ -168,11 +170,90 @@ async def test_operations_that_are_missing_stop_it_with_the_reason(namespace: dl
 
 async def test_an_operation_that_fails_stops_it(namespace: dlog.Namespace) -> None:
     async with follow_wal(namespace, apply=State().apply) as standby:
-        async with dlog.wal.open_wal(namespace, apply=len) as wal:
+        async with open_wal(namespace, apply=len) as wal:
             await wal.append(b"bad")
             with pytest.raises(WalStoppedError, match="bad operation"):
                 await standby.wait_index(1)
         assert isinstance(standby.failure, ApplyError)
+
+
+async def test_a_restore_that_fails_stops_it(namespace: dlog.Namespace) -> None:
+    def restore(dump: bytes) -> None:
+        raise ValueError("bad dump")
+
+    async with State().open(namespace) as wal:
+        await wal.append(b"0")
+        assert await wal.snapshot()
+    async with follow_wal(namespace, apply=len, snapshot=bytes, restore=restore, name="w") as standby:
+        with pytest.raises(WalStoppedError, match="bad dump"):
+            await standby.wait_index(1)
+        assert isinstance(standby.failure, ValueError)
+
+
+async def make_again(namespace: dlog.Namespace) -> None:
+    """Delete the operations, and let a service write others, as many and one more."""
+    await namespace.delete_log(operations_log("w"))
+    async with open_wal(namespace, apply=len, name="w") as wal:
+        for _ in range(3):
+            await wal.append(b"of another log")
+
+
+async def test_a_log_that_was_deleted_and_made_again_is_not_taken_for_the_one_before(
+    namespace: dlog.Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_reader = type(namespace).open_reader
+    stalls = 0
+
+    class Stalling:
+        """A reader that stalls once it has returned two records, and the log is another one then."""
+
+        def __init__(self, reader: dlog.LogReader) -> None:
+            self._reader, self._count = reader, 0
+
+        async def read_batch(self, records_max: int) -> Any:
+            if self._count == 2:
+                await make_again(namespace)
+                raise dlog.LogReaderStalledError(operations_log("w"), None, 60, "no bookie answers")
+            batch = await self._reader.read_batch(records_max)
+            self._count += len(batch or ())
+            return batch
+
+    @asynccontextmanager
+    async def stalling_reader(self: dlog.Namespace, name: str, **options: Any) -> AsyncIterator[Any]:
+        nonlocal stalls
+        async with open_reader(self, name, **options) as reader:
+            stalls += name == operations_log("w")
+            yield Stalling(reader) if stalls == 1 and name == operations_log("w") else reader
+
+    monkeypatch.setattr(standby_module, "PAUSE_S", 0.01)
+    async with State().open(namespace) as wal:
+        await wal.append(b"0")
+        await wal.append(b"1")
+    monkeypatch.setattr(type(namespace), "open_reader", stalling_reader)
+    follower = Follower()
+    async with follower.follow(namespace) as standby:
+        with pytest.raises(WalStoppedError, match="deleted and created again"):
+            await standby.wait_index(3)
+    assert follower.lines == [b"0", b"1"]
+
+
+async def test_so_it_is_when_it_takes_over(
+    namespace: dlog.Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = Follower()
+    async with State().open(namespace) as wal:
+        await wal.append(b"0")
+        await wal.append(b"1")
+    async with follower.follow(namespace) as standby:
+        await standby.wait_index(2)
+        standby._scope.cancel()  # as if what follows came between its last look and the lock
+        await standby._has_ended.wait()
+        await make_again(namespace)
+        monkeypatch.setattr(standby, "_check_following", lambda: None)
+        with pytest.raises(ReplayError, match="deleted and created again"):
+            async with standby.take_over():
+                raise AssertionError("not reached")
+    assert follower.lines == [b"0", b"1"]
 
 
 async def test_a_snapshot_without_restore_stops_it(namespace: dlog.Namespace) -> None:
@@ -220,6 +301,7 @@ async def test_it_applies_what_it_lacks_before_it_owns_the_state(
     namespace: dlog.Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     follower = Follower()
+    await namespace.create_log(operations_log("w"))
     async with (
         held_before_reading(namespace, monkeypatch) as (opens, _),
         follower.follow(namespace) as standby,
@@ -295,7 +377,7 @@ async def test_what_stops_it_while_it_waits_for_the_owner_ends_the_wait_with_the
     async with (
         follow_wal(namespace, apply=State().apply) as standby,
         trio.open_nursery() as nursery,
-        dlog.wal.open_wal(namespace, apply=len) as wal,
+        open_wal(namespace, apply=len) as wal,
     ):
         nursery.start_soon(take_over)
         await trio.testing.wait_all_tasks_blocked()
