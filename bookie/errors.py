@@ -87,6 +87,14 @@ class StorageFailedError(BookieServerError):
     """A write or a sync failed. The bookie acknowledges nothing more and must stop."""
 
 
+class StorageClosedError(StorageFailedError):
+    """The storage was closed before this job of one of its threads began; nothing of it was done."""
+
+    def __init__(self, place: object) -> None:
+        super().__init__(f"{place}: the storage is closed; nothing was done")
+        self.place = str(place)
+
+
 class SpaceAgainError(BookieServerError):
     """A storage that was opened on a full disk can be opened again, and take adds: there is space."""
 

@@ -109,7 +109,8 @@ class DiskThread(abc.ABC):
     ) -> None:
         """Queue a job. Called on the loop, which later calls ``done(result, error)``.
 
-        Without ``done`` the job must not raise.
+        Without ``done`` the job must not raise. After ``aclose`` was called it is not run, and ``done`` gets
+        ``StorageClosedError``.
         """
 
     @abc.abstractmethod

@@ -35,7 +35,7 @@ from bookie.disk.disk import BLOCK_BYTES, Buffer, Disk, DiskThread, DiskUsage, F
 from bookie.disk.key_values import KeyValues
 from bookie.disk.reader_pool import ReaderPool
 from bookie.disk.rocksdb import NewRocksKeyValues, RocksKeyValues
-from bookie.errors import DirectoryInUseError
+from bookie.errors import DirectoryInUseError, StorageClosedError
 from ledger.runtime.held_directories import CHECK_S, HeldDirectory
 from ledger.runtime.log_lines import get_logger
 from ledger.runtime.private_files import DIRECTORY_MODE, FILE_MODE, make_private_directories
@@ -154,6 +154,7 @@ class RealDiskThread(DiskThread):
         self._finished_count = 0
         self._calls = calls_of_this_run()
         self._ended = trio.Event()
+        self._is_closing = False
         # A daemon: if the loop dies without aclose, the process can still end.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -161,6 +162,10 @@ class RealDiskThread(DiskThread):
     def submit(
         self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None] | None
     ) -> None:
+        if self._is_closing:
+            if done is not None:
+                self.call_soon(functools.partial(done, None, StorageClosedError(self._thread.name)))
+            return
         self._submitted_count += 1
         self._jobs.put((job, done))
 
@@ -179,6 +184,7 @@ class RealDiskThread(DiskThread):
             self._calls.call_soon(callback, *args)
 
     async def aclose(self) -> None:
+        self._is_closing = True
         self._jobs.put(None)
         with trio.CancelScope(shield=True):
             await self._ended.wait()

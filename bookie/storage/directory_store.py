@@ -25,7 +25,14 @@ from bookie.damage.scrubber import Scrubber
 from bookie.digest_checker import DigestTypeOf
 from bookie.disk.disk import Disk, DiskThread
 from bookie.entrylog.reader import EntryLogReader
-from bookie.errors import BookieServerError, FormatError, IndexFailedError, StartError, StorageFailedError
+from bookie.errors import (
+    BookieServerError,
+    FormatError,
+    IndexFailedError,
+    StartError,
+    StorageClosedError,
+    StorageFailedError,
+)
 from bookie.gc.log_collector import LogCollector, StoreCalls
 from bookie.index.entry_index import DamagedRange, EntryIndex
 from bookie.journal.format import JournalMark
@@ -145,6 +152,7 @@ class DirectoryStore:
             config=config.compaction,
         )
         self._failure = shared.failure
+        self._is_closed = False
         self.flushes, self.failed_flushes = Latency(), Latency()
 
     def __repr__(self) -> str:
@@ -157,6 +165,7 @@ class DirectoryStore:
 
     async def aclose(self) -> None:
         """Close the files. Logs an error and does not raise it."""
+        self._is_closed = True
         try:
             await self.thread.call(partial(self.files.close, has_failed=self._failure.error is not None))
         except OSError as exc:
@@ -266,8 +275,11 @@ class DirectoryStore:
         So does an unexpected error: it may have come out of a half-made change of the index or of a log. An
         error that the job raises as ours, such as ``CompactionError``, has changed nothing.
 
-        Raises ``StorageFailedError`` then.
+        Raises ``StorageFailedError`` then, and ``StorageClosedError`` once the files are being closed.
         """
+        if self._is_closed:  # a job would meet closed files, or a thread that has ended
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            raise StorageClosedError(self.directory)
         try:
             return await self.thread.call(job)
         except OSError as exc:

@@ -13,7 +13,7 @@ import trio
 
 from bookie.disk.disk import BLOCK_BYTES
 from bookie.disk.real_disk import RealDisk
-from bookie.errors import DirectoryInUseError
+from bookie.errors import DirectoryInUseError, StorageClosedError
 
 
 def test_written_bytes_are_read_back_at_any_offset(tmp_path: Path) -> None:
@@ -110,6 +110,33 @@ async def test_the_job_of_a_call_has_ended_on_return_even_if_cancelled() -> None
         await thread.call(lambda: done.append(1))
     assert done == [1]
     await thread.aclose()
+
+
+async def test_a_job_for_a_thread_that_was_closed_is_refused_and_nobody_waits_for_it() -> None:
+    thread = RealDisk().start_thread("test")
+    ran: list[str] = []
+    begin, begun = threading.Event(), trio.Event()
+
+    def busy() -> None:
+        thread.post(begun.set)
+        assert begin.wait(60)
+
+    async def late(task_status: trio.TaskStatus[None]) -> None:
+        await begun.wait()
+        task_status.started()
+        await thread.aclose()
+
+    async with trio.open_nursery() as nursery:
+        thread.submit(busy, None)
+        await nursery.start(late)
+        # It is being closed, and works; afterwards it has ended.
+        with pytest.raises(StorageClosedError, match="test: the storage is closed; nothing was done"):
+            await thread.call(lambda: ran.append("while it is closed"))
+        begin.set()
+    thread.submit(lambda: ran.append("without a result"), None)
+    with pytest.raises(StorageClosedError):
+        await thread.call(lambda: ran.append("later"))
+    assert ran == []
 
 
 async def test_the_loop_takes_the_place_of_a_thread_only_while_that_is_idle() -> None:

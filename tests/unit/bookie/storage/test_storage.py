@@ -23,6 +23,7 @@ from bookie.errors import (
     IndexMissingError,
     NoEntryError,
     NoLedgerError,
+    StorageClosedError,
     StorageFailedError,
 )
 from bookie.journal.files import JournalConfig
@@ -496,3 +497,18 @@ async def test_a_key_is_journaled_before_fence_and_entries(tmp_path: Path) -> No
         records = [key_record(1, KEY), fence_record(1), entry(1, 0)]
         assert batch.records == [[*records, explicit_lac_record(1, struct.pack(">qq", 1, -1))]]
         await submit(storage, batch)
+
+
+async def test_work_of_a_storage_that_was_closed_ends_with_an_error(tmp_path: Path) -> None:
+    ran: list[int] = []
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(10))
+        await storage.flush()
+    store = storage.stores[0]
+    with pytest.raises(StorageClosedError, match="the storage is closed; nothing was done"):
+        await store.in_thread(lambda: ran.append(1))
+    _, deleted = store.forget_ledgers([store.ledgers[1]])
+    await deleted.wait()
+    assert ran == []
+    async with opened(tmp_path) as storage:
+        assert await storage.read(1, 5) == entry(1, 5)
