@@ -94,7 +94,7 @@ async def run_until_told(
         except dlog.NamespaceLostError:
             print("told", task.__name__, flush=True)
             return
-        except dlog.WriteError as exc:  # of records in flight; the next call says why
+        except (dlog.WriteError, dlog.LogUnavailableError) as exc:  # the next call succeeds, or says why
             print("failed", repr(exc), file=sys.stderr)
 
 
