@@ -27,7 +27,7 @@ Source: our own; docs/stream-format.md 2.11. Apache's readers skip control recor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 
 from dlog.errors import ConfigError, EntryFormatError, RecordTooLongError
@@ -59,6 +59,14 @@ Producer = tuple[str, int]
 """Who wrote a record with a shared writer, and the record's number at that producer."""
 Attributes = tuple[bytes | None, tuple[tuple[str, bytes], ...], Producer | None]
 """The key of a record, its headers in order, and its producer."""
+
+
+def not_shared(log: str) -> ConfigError:
+    """Why a record with a sequence number is refused."""
+    return ConfigError(
+        f"log {log!r}: its writer is not shared, so its records have no sequence numbers; say"
+        " open_writer(shared=True, producer=...)"
+    )
 
 
 def check_producer(name: str) -> bytes:
@@ -165,6 +173,16 @@ def check_room(payload: bytes, attributes: bytes | None, payload_bytes_max: int)
     size_bytes = len(payload) + (0 if attributes is None else len(attributes))
     if payload_bytes_max <= PAYLOAD_BYTES_MAX and size_bytes > payload_bytes_max:
         raise RecordTooLongError(size_bytes, payload_bytes_max)
+
+
+def check_rooms(
+    payloads: Sequence[bytes], attributes: Sequence[bytes | None] | None, payload_bytes_max: int
+) -> None:
+    """The same for each of several records that has attributes."""
+    if attributes is not None:
+        for payload, each in zip(payloads, attributes, strict=True):
+            if each is not None:
+                check_room(payload, each, payload_bytes_max)
 
 
 def decode_attributes(data: bytes) -> Attributes:

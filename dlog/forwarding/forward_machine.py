@@ -35,6 +35,7 @@ from dlog.errors import LogWriteError, RecordOutcome, WriteError, WriterClosedEr
 from dlog.format.attributes import SEQUENCE_MAX
 from dlog.forwarding.frames import Records
 from dlog.write.batcher import Batch
+from dlog.write.steps import a_step, taken_in_step
 from namespace.dlsn import DLSN, INVALID_DLSN
 
 GROUP_HELD_BYTES = 1024  # that the objects of one call's records take in memory, about
@@ -138,6 +139,7 @@ class ForwardMachine:
         self.phase = ForwardPhase.CONNECTING
         self.stopped: WriteError | None = None  # why no record is taken
         self.is_closing = False
+        self.in_step = False  # see ``steps``
         self.last_txid = -1  # of the log, as far as it is known here
         self.next_sequence = 0
         self.waiting_bytes = 0  # of records without an outcome, and of what holds them
@@ -207,7 +209,22 @@ class ForwardMachine:
         Raises:
             WriteError: The writer is closed or has stopped.
             TypeError, ValueError: This number cannot be used now.
+            RuntimeError: A signal handler called in the middle of another step.
         """
+        if self.in_step:
+            raise taken_in_step(self._log)
+        return self._taken(payloads, txids, attributes, sequence, is_atomic, size_bytes)
+
+    @a_step
+    def _taken(
+        self,
+        payloads: Sequence[bytes],
+        txids: Sequence[int] | None,
+        attributes: Sequence[bytes | None] | None,
+        sequence: int | None,
+        is_atomic: bool,
+        size_bytes: int,
+    ) -> Group:
         if self.stopped is not None:
             raise self.stopped.about(RecordOutcome.NOT_WRITTEN)
         if self.is_closing:
@@ -242,6 +259,7 @@ class ForwardMachine:
 
     # The owner.
 
+    @a_step
     def attached(self, link: Link, event: ForwardEvent) -> None:
         """An owner takes records by ``link``: send those without an answer, in order.
 
@@ -266,6 +284,7 @@ class ForwardMachine:
             if self.link is link:  # an owner that stops at once is lost meanwhile
                 link.send(records)
 
+    @a_step
     def lost(self, link: Link) -> None:
         """The link leads nowhere any more. Records without an answer stay, for the next owner."""
         if self.link is link:

@@ -27,7 +27,7 @@ from dlog.errors import (
     WriterOverloadedError,
 )
 from dlog.format.arguments import as_dlsn, as_txid
-from dlog.format.attributes import check_producer, check_room
+from dlog.format.attributes import check_producer, check_rooms
 from dlog.format.record import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, TXID_MAX
 from dlog.forwarding.forward_machine import ForwardPhase, Group
 from dlog.forwarding.frames import GROUP_BYTES, RECORDS_MAX, ForwardedCall, Records, Request
@@ -174,7 +174,7 @@ class SharedLogWriter(LogWriter):
             if self._machine_of_all.is_over_limit:
                 await self.wait_capacity()
             ids = self._checked_all(records, txids)
-            self._check_rooms(records, attributes)
+            check_rooms(records, attributes, self.payload_bytes_max)
             if not records:
                 return []
             groups = self._take_groups(records, ids, attributes, atomic, sequence)
@@ -221,7 +221,7 @@ class SharedLogWriter(LogWriter):
         attributes: Sequence[bytes | None] | None,
     ) -> list[DLSN]:
         ids = self._checked_all(records, txids)
-        self._check_rooms(records, attributes)
+        check_rooms(records, attributes, self.payload_bytes_max)
         self._check_atomic(records, attributes)
         # Of its own: no later record of this writer waits for it, or is in the way when it is repeated.
         request = Request(
@@ -248,7 +248,7 @@ class SharedLogWriter(LogWriter):
         with self._appending():
             records = [as_payload(payload)]
             self._check_lengths(records)
-            self._check_rooms(records, [attributes])
+            check_rooms(records, [attributes], self.payload_bytes_max)
             request = Request(
                 0, ForwardedCall.APPEND_ONCE, records=Records(0, records, [as_txid(txid)], [attributes])
             )
@@ -370,7 +370,7 @@ class SharedLogWriter(LogWriter):
         if len(payload) > self.payload_bytes_max:
             raise RecordTooLongError(len(payload), self.payload_bytes_max)
         if attributes is not None:
-            self._check_rooms([payload], [attributes])
+            check_rooms([payload], [attributes], self.payload_bytes_max)
         with_attributes = None if attributes is None else [attributes]
         size_bytes = len(payload) + PRODUCER_ROOM_BYTES
         return self._machine_of_all.take(
@@ -410,9 +410,6 @@ class SharedLogWriter(LogWriter):
         size_bytes = encoded_bytes(records, attributes) + PRODUCER_ROOM_BYTES * (len(records) + 1)
         if size_bytes > RECORD_BYTES_MAX or len(records) > RECORDS_MAX:
             raise BatchTooLongError(self.log, len(records), size_bytes, RECORD_BYTES_MAX)
-
-    def _check_room(self, payload: bytes, attributes: bytes) -> None:
-        check_room(payload, attributes, self.payload_bytes_max)
 
     def _check_lengths(self, records: list[bytes]) -> None:
         if records and (longest := max(map(len, records))) > self.payload_bytes_max:

@@ -55,8 +55,12 @@ class WriterRecorder(ProcessBound):
         self._note(bytes(payload), self._writer.last_txid, batch, slot)
         return taken
 
-    def _note_many(self, payloads: Sequence[bytes], txids: Sequence[int], *more: Any, **options: Any) -> Any:
+    def _note_many(
+        self, payloads: Sequence[bytes], txids: Sequence[int] | None, *more: Any, **options: Any
+    ) -> Any:
         ranges = self._take_many(payloads, txids, *more, **options)
+        if txids is None:
+            txids = [self._writer.last_txid] * len(payloads)
         group = object() if options.get("atomic") else None
         index = 0
         for batch, slot, count in ranges:

@@ -19,10 +19,8 @@ from contextlib import AbstractContextManager
 import trio
 
 from dlog.config import WriterConfig
-from dlog.encryption import OVERHEAD_BYTES_MAX, PayloadOpener, PayloadSealer
 from dlog.errors import (
     BatchTooLongError,
-    ConfigError,
     PositionConflictError,
     RecordOutcome,
     RecordTooLongError,
@@ -34,15 +32,17 @@ from dlog.errors import (
     translated,
 )
 from dlog.format.arguments import as_dlsn, as_txid
-from dlog.format.attributes import attributes_of, check_room, encode_attributes, not_taken
-from dlog.format.record import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, TXID_MAX, Record
+from dlog.format.attributes import attributes_of, encode_attributes, not_shared, not_taken
+from dlog.format.record import RECORD_BYTES_MAX, TXID_MAX, Record
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.statistics_names import APPEND, APPEND_MANY, FLUSH, FLUSHES
 from dlog.write.batcher import Batch, encoded_bytes
 from dlog.write.health import WriterHealth, WriterState
 from dlog.write.pending import Pending, settled_positions, wait_settled
+from dlog.write.record_rooms import RecordRooms
 from dlog.write.reopening import Reopener
 from dlog.write.repeats import is_repeat_of
+from dlog.write.steps import taken_in_step
 from dlog.write.trace_headers import TraceHeaders, marked
 from dlog.write.writer_shell import WriterShell
 from dlog.write.writer_state import Intake, Phase
@@ -98,14 +98,9 @@ class LogWriter(ProcessBound):
         self._use(shell)
         self._is_observed = lookup.recorder.observes  # calls are measured or traced
         # The first call of the provider: a writer without a usable key is not opened.
-        self._sealer = self._opener = None
-        if config.encryption is not None:
-            self._sealer = PayloadSealer(origin, config.encryption)
-            self._opener = PayloadOpener(log, config.encryption, origin=origin)
-        self.payload_bytes_max = config.record_bytes_max  # a longer payload is refused
-        self._takes_large = config.record_bytes_max > PAYLOAD_BYTES_MAX
-        if self._sealer is not None and not self._takes_large:
-            self.payload_bytes_max = min(config.record_bytes_max, PAYLOAD_BYTES_MAX - OVERHEAD_BYTES_MAX)
+        self._rooms = RecordRooms(log, origin, config)
+        self._sealer = self._rooms.sealer
+        self.payload_bytes_max = self._rooms.payload_bytes_max  # a longer payload is refused
         self._submit_bytes_max = OVERLOAD_FACTOR * config.bytes_in_flight_max
         self._traces = TraceHeaders(lookup.recorder, self.payload_bytes_max, takes_any=self.keys_and_headers)
         call_in_child(self, LogWriter._refuse_in_child)
@@ -228,7 +223,7 @@ class LogWriter(ProcessBound):
         """
         try:
             if sequence is not None:
-                raise self._not_shared()
+                raise not_shared(self.log)
             attributes = None if key is None and headers is None else self._attributes(key, headers)
             if self._is_observed:
                 return await self._append_observed(payload, txid, attributes, key, headers)
@@ -290,7 +285,7 @@ class LogWriter(ProcessBound):
                 ``durable`` has the positions of the records before it.
         """
         if sequence is not None:
-            raise self._not_shared()
+            raise not_shared(self.log)
         payloads = payloads if isinstance(payloads, list) else list(payloads)
         attributes = self._attributes_of(len(payloads), keys, headers)
         with self._appending_many(len(payloads)) as span:
@@ -299,7 +294,7 @@ class LogWriter(ProcessBound):
                 await self.wait_capacity()
             # No other task runs from here to the end of _take_many: the checked ids stay in order, and no
             # other record comes between these. The machine limits how much is in flight.
-            records, ids = self._checked(payloads, txids)
+            records, ids = self._rooms.checked(payloads, txids, self._last_txid)
             if not records:
                 return []
             attributes = self._traces.of_all(span, records, attributes, atomic=atomic)
@@ -331,8 +326,10 @@ class LogWriter(ProcessBound):
         with self._appending() as span:
             payload, attributes = as_payload(payload), self._attributes(key, headers)
             attributes = self._traces.of_one(span, len(payload), attributes, key, headers)
-            await self._expect_last(last)  # no other task runs from its end until the record is taken
-            return marked(span, await Pending(*self._take(payload, txid, attributes, waits=True)))
+            txids = None if txid is None else [txid]
+            given: list[bytes | None] | None = None if attributes is None else [attributes]
+            ranges = await self._take_after(last, [payload], txids, given, atomic=False)
+            return marked(span, (await settled_positions(ranges))[0])
 
     @fails_at_checkpoint
     async def append_many_after(
@@ -350,15 +347,13 @@ class LogWriter(ProcessBound):
             PositionConflictError: The last record is another one. Nothing was written.
             The errors of ``append_many`` with ``atomic``.
         """
-        payloads = [as_payload(each) for each in payloads]
-        attributes = self._attributes_of(len(payloads), keys, headers)
-        with self._appending_many(len(payloads)) as span:
-            await self._expect_last(last)  # no other task runs from its end until the records are taken
-            records, ids = self._checked(payloads, txids)
-            if not records:
-                return []
+        records = [as_payload(each) for each in payloads]
+        attributes = self._attributes_of(len(records), keys, headers)
+        with self._appending_many(len(records)) as span:
             attributes = self._traces.of_all(span, records, attributes, atomic=True)
-            return await settled_positions(self._take_many(records, ids, attributes, atomic=True))
+            return await settled_positions(
+                await self._take_after(last, records, txids, attributes, atomic=True)
+            )
 
     @fails_at_checkpoint
     async def append_once(
@@ -391,7 +386,7 @@ class LogWriter(ProcessBound):
             found = await self._find(txid)
             if found is None:
                 raise TxidOutOfOrderError(self.log, txid, self._last_txid)
-            if not is_repeat_of(found, payload, self._opener, attributes):
+            if not is_repeat_of(found, payload, self._rooms.opener, attributes):
                 raise TxidReusedError(self.log, txid, found.dlsn)
             return marked(span, found.dlsn)
 
@@ -439,7 +434,7 @@ class LogWriter(ProcessBound):
             LogFencedError, LogWriteError: The writer has stopped; the record was not taken.
         """
         if sequence is not None:
-            raise self._not_shared()
+            raise not_shared(self.log)
         if key is None and headers is None:
             return Pending(*self._take(payload, txid))
         return Pending(*self._take(payload, txid, self._attributes(key, headers)))
@@ -465,7 +460,7 @@ class LogWriter(ProcessBound):
         For the faces without trio, whose callers wait in their own way; they call ``append`` then.
         """
         if sequence is not None:
-            raise self._not_shared()
+            raise not_shared(self.log)
         if self._is_observed or self._machine.is_over_limit:
             return None
         attributes = None if key is None and headers is None else self._attributes(key, headers)
@@ -508,8 +503,7 @@ class LogWriter(ProcessBound):
                 await trio.lowlevel.checkpoint()
                 return
             newest, _ = self._newest
-            self._batcher.cut()
-            self._machine.pump()
+            self._machine.flush()
             await wait_settled(newest)
             if newest.error is not None:
                 newest.raise_error()
@@ -604,28 +598,47 @@ class LogWriter(ProcessBound):
                 await shell.aclose()
                 raise WriterClosedError(self.log)
 
-    async def _expect_last(self, last: DLSN | None) -> None:
-        """Return, without a checkpoint after the check, if the log's last record is at this position."""
+    async def _take_after(
+        self,
+        last: DLSN | None,
+        payloads: list[bytes],
+        txids: Iterable[int] | None,
+        attributes: list[bytes | None] | None,
+        *,
+        atomic: bool,
+    ) -> list[tuple[Batch, int, int]]:
+        """Take records if the log's last one is at this position."""
+        txids = None if txids is None else list(txids)
+        while True:
+            newest = await self._expect_last(last)
+            # No other task runs from here until the records are taken; a signal handler may submit.
+            records, ids = self._rooms.checked(payloads, txids, self._last_txid)
+            if not records:
+                return []
+            if ranges := self._take_many(records, ids, attributes, atomic=atomic, after=(newest,)):
+                return ranges
+
+    async def _expect_last(self, last: DLSN | None) -> tuple[Batch, int] | None:
+        """Return the newest record that this writer has taken, if the log's last one is at this position.
+
+        There is no checkpoint after the check.
+        """
         last = None if last is None else as_dlsn(last)
         while True:
+            newest = self._newest
             if self._machine.is_over_limit:
                 await self.wait_capacity()
-            elif self._newest is None and not self._has_looked:
+            elif newest is None and not self._has_looked:
                 self._found_last = await self._lookup.last_dlsn()
                 self._has_looked = True
-            elif self._newest is not None and not self._newest[0].is_settled:
+            elif newest is not None and not newest[0].is_settled:
                 await self.flush()
             else:
                 break
-        actual = self._found_last if self._newest is None else Pending(*self._newest).dlsn
+        actual = self._found_last if newest is None else Pending(*newest).dlsn
         if actual != last:
             raise PositionConflictError(self.log, last, actual)
-
-    def _not_shared(self) -> ConfigError:
-        return ConfigError(
-            f"log {self.log!r}: its writer is not shared, so its records have no sequence numbers; say"
-            " open_writer(shared=True, producer=...)"
-        )
+        return newest
 
     @property
     def producer(self) -> str | None:
@@ -672,109 +685,103 @@ class LogWriter(ProcessBound):
     ) -> tuple[Batch, int]:
         """Take one record. ``waits``: the caller is about to wait for it."""
         machine = self._machine
-        if machine.refusal is not None:
-            raise machine.refusal.about(RecordOutcome.NOT_WRITTEN)
-        if payload.__class__ is not bytes:
-            payload = as_payload(payload)
-        if len(payload) > self.payload_bytes_max:
-            raise RecordTooLongError(len(payload), self.payload_bytes_max)
-        last_txid = self._last_txid
-        if txid is None:
-            txid = max(last_txid, self._wall_ms())
-        else:
-            if txid.__class__ is not int:
-                txid = as_txid(txid)
-            if not last_txid <= txid < TXID_MAX or txid < 0:
-                raise TxidOutOfOrderError(self.log, txid, last_txid)
-        # A caller that waits has looked at the lower limit before, in this step.
-        if not waits and machine.waiting_bytes > self._submit_bytes_max:
-            raise WriterOverloadedError(self.log, machine.waiting_bytes, self._submit_bytes_max)
-        if attributes is not None:
-            taken = self._add_with(payload, txid, attributes)
-        else:
-            if self._sealer is not None:
+        if machine.in_step:
+            raise taken_in_step(self.log)
+        try:
+            machine.in_step = True  # as ``a_step``, without a call
+            if machine.refusal is not None:
+                raise machine.refusal.about(RecordOutcome.NOT_WRITTEN)
+            if payload.__class__ is not bytes:
+                payload = as_payload(payload)
+            if len(payload) > self.payload_bytes_max:
+                raise RecordTooLongError(len(payload), self.payload_bytes_max)
+            last_txid = self._last_txid
+            if txid is None:
+                txid = max(last_txid, self._wall_ms())
+            else:
+                if txid.__class__ is not int:
+                    txid = as_txid(txid)
+                if not last_txid <= txid < TXID_MAX or txid < 0:
+                    raise TxidOutOfOrderError(self.log, txid, last_txid)
+            # A caller that waits has looked at the lower limit before, in this step.
+            if not waits and machine.waiting_bytes > self._submit_bytes_max:
+                raise WriterOverloadedError(self.log, machine.waiting_bytes, self._submit_bytes_max)
+            if attributes is not None:
+                payload, attributes = self._rooms.sealed(payload, txid, attributes)
+            elif self._sealer is not None:
                 payload = self._sealer.seal(payload, txid)
-            taken = self._batcher.add(payload, txid)
-        self._last_txid, self._newest = txid, taken
-        if waits:
-            taken[0].is_wanted = True
-        machine.pump(waits=waits)
-        return taken
-
-    def _add_with(self, payload: bytes, txid: int, attributes: bytes) -> tuple[Batch, int]:
-        self._check_room(payload, attributes)
-        if self._sealer is not None:
-            payload, attributes = self._sealer.seal_with_attributes(payload, txid, attributes)
-        return self._batcher.add_with(payload, txid, attributes)
-
-    def _check_room(self, payload: bytes, attributes: bytes) -> None:
-        # The overhead of the payload counts already.
-        overhead = 0 if self._sealer is None or self._takes_large else OVERHEAD_BYTES_MAX
-        check_room(payload, attributes, self.payload_bytes_max - overhead)
-
-    def _check_rooms(self, payloads: Sequence[bytes], attributes: Sequence[bytes | None] | None) -> None:
-        if attributes is not None:
-            for payload, each in zip(payloads, attributes, strict=True):
-                if each is not None:
-                    self._check_room(payload, each)
+            try:
+                if attributes is None:
+                    taken = self._batcher.add(payload, txid)
+                else:
+                    taken = self._batcher.add_with(payload, txid, attributes)
+                self._last_txid, self._newest = txid, taken
+                if waits:
+                    taken[0].is_wanted = True
+                machine.pump_in_step(waits=waits)
+            except BaseException as exc:
+                self._shell.broken(exc)
+                raise
+            return taken
+        finally:
+            machine.in_step = False
 
     def _take_many(
         self,
         payloads: Sequence[bytes],
-        txids: Sequence[int],
+        txids: Sequence[int] | None,
         attributes: Sequence[bytes | None] | None = None,
         *,
         atomic: bool,
+        after: tuple[tuple[Batch, int] | None] | None = None,
     ) -> list[tuple[Batch, int, int]]:
-        machine = self._machine
-        if machine.refusal is not None:
-            raise machine.refusal.about(RecordOutcome.NOT_WRITTEN)
-        self._check_rooms(payloads, attributes)
-        if self._sealer is not None and attributes is None:
-            payloads = [self._sealer.seal(*each) for each in zip(payloads, txids, strict=True)]
-        elif self._sealer is not None:
-            columns = zip(payloads, txids, attributes or (), strict=True)
-            sealed = [self._sealer.seal_any(*each) for each in columns]
-            payloads, attributes = [each for each, _ in sealed], [each for _, each in sealed]
-        is_large = self._takes_large and max(map(len, payloads)) > PAYLOAD_BYTES_MAX
-        if atomic:
-            size_bytes = encoded_bytes(payloads, attributes)
-            # The control record with the keys and headers obeys the limit of a record.
-            limit = self._batcher.entry_bytes_max if attributes is None else RECORD_BYTES_MAX
-            if size_bytes > limit or is_large:
-                raise BatchTooLongError(self.log, len(payloads), size_bytes, limit)
-        self._last_txid = txids[-1]
-        if atomic:
-            ranges = [self._batcher.add_together(payloads, txids, attributes)]
-        elif attributes is not None:
-            ranges = self._batcher.add_each(payloads, txids, attributes)
-        elif is_large:
-            ranges = self._batcher.add_mixed(payloads, txids)
-        else:
-            ranges = self._batcher.add_many(payloads, txids)
-        batch, slot, count = ranges[-1]
-        self._newest = batch, slot + count - 1
-        batch.is_wanted = True
-        machine.pump()
-        return ranges
+        """Take records that ``RecordRooms.checked`` saw.
 
-    def _checked(
-        self, payloads: Iterable[bytes | bytearray | memoryview], txids: Iterable[int] | None
-    ) -> tuple[list[bytes], list[int]]:
-        records = [each if each.__class__ is bytes else as_payload(each) for each in payloads]
-        if records and (longest := max(map(len, records))) > self.payload_bytes_max:
-            raise RecordTooLongError(longest, self.payload_bytes_max)
-        last_txid = self._last_txid
-        if txids is None:
-            return records, [max(last_txid, self._wall_ms())] * len(records)
-        ids = [each if each.__class__ is int else as_txid(each) for each in txids]
-        if len(ids) != len(records):
-            raise ValueError(f"{len(records)} payloads and {len(ids)} txids: give one txid for each payload")
-        for txid in ids:
-            if not last_txid <= txid < TXID_MAX or txid < 0:
-                raise TxidOutOfOrderError(self.log, txid, last_txid)
-            last_txid = txid
-        return records, ids
+        Args:
+            after: The record that must be the newest; None: any. Returns [] if it is another one.
+        """
+        machine = self._machine
+        if machine.in_step:
+            raise taken_in_step(self.log)
+        try:
+            machine.in_step = True
+            if machine.refusal is not None:
+                raise machine.refusal.about(RecordOutcome.NOT_WRITTEN)
+            if after is not None and self._newest is not after[0]:
+                return []
+            # Signal handlers may have submitted since they were checked.
+            if txids is None:
+                txids = [max(self._last_txid, self._wall_ms())] * len(payloads)
+            elif txids[0] < self._last_txid:
+                raise TxidOutOfOrderError(self.log, txids[0], self._last_txid)
+            payloads, attributes = self._rooms.all_sealed(payloads, txids, attributes)
+            is_large = self._rooms.has_large(payloads)
+            if atomic:
+                size_bytes = encoded_bytes(payloads, attributes)
+                # The control record with the keys and headers obeys the limit of a record.
+                limit = self._batcher.entry_bytes_max if attributes is None else RECORD_BYTES_MAX
+                if size_bytes > limit or is_large:
+                    raise BatchTooLongError(self.log, len(payloads), size_bytes, limit)
+            try:
+                self._last_txid = txids[-1]
+                if atomic:
+                    ranges = [self._batcher.add_together(payloads, txids, attributes)]
+                elif attributes is not None:
+                    ranges = self._batcher.add_each(payloads, txids, attributes)
+                elif is_large:
+                    ranges = self._batcher.add_mixed(payloads, txids)
+                else:
+                    ranges = self._batcher.add_many(payloads, txids)
+                batch, slot, count = ranges[-1]
+                self._newest = batch, slot + count - 1
+                batch.is_wanted = True
+                machine.pump_in_step()
+            except BaseException as exc:
+                self._shell.broken(exc)
+                raise
+            return ranges
+        finally:
+            machine.in_step = False
 
 
 def prepare_many(
@@ -788,8 +795,8 @@ def prepare_many(
     Raises: as ``LogWriter.append_many``; nothing was written.
     """
     attributes = writer._attributes_of(len(payloads), keys, headers)
-    records, txids = writer._checked(payloads, None)
-    writer._check_rooms(records, attributes)
+    records, txids = writer._rooms.checked(payloads, None, writer.last_txid)
+    writer._rooms.check_each(records, attributes)
     return lambda: writer._take_many(records, txids, attributes, atomic=False)
 
 
@@ -811,7 +818,7 @@ def take_stamped(
 
     Raises: as ``LogWriter.append_many``; nothing was taken.
     """
-    records, ids = writer._checked(payloads, txids)
+    records, ids = writer._rooms.checked(payloads, txids, writer.last_txid)
     return writer._take_many(records, ids, attributes, atomic=atomic)
 
 

@@ -55,6 +55,7 @@ from dlog.write.actions import (
 )
 from dlog.write.batcher import Batch, Batcher
 from dlog.write.segment_writer import SegmentWriter, should_roll
+from dlog.write.steps import a_step
 from dlog.write.writer_state import Intake, Phase, WriterEvent, following
 from ledger.errors import LedgerError
 from ledger.replication_asked import AskedReplication
@@ -110,6 +111,7 @@ class WriterMachine:
             clock=clock,
         )
         self.intake, self.phase = Intake.OPEN, Phase.OPENING
+        self.in_step = False  # a change is half made; see ``a_step``
         self.refusal: WriteError | None = None  # why no record is taken; None while the intake is open
         self.in_use: SegmentInUse | None = None
         self.old: deque[SegmentInUse] = deque()  # durable and visible, to be completed; oldest first
@@ -196,12 +198,23 @@ class WriterMachine:
 
     # Taking and sending.
 
+    @a_step
     def pump(self, *, waits: bool = False) -> None:
         """Send the batches that are due.
 
         Args:
             waits: A caller is about to wait for a record that it gave: what the ledger holds leaves now.
         """
+        self.pump_in_step(waits=waits)
+
+    @a_step
+    def flush(self) -> None:
+        """Send all that was gathered, as far as the limits allow."""
+        self.batcher.cut()
+        self.pump_in_step()
+
+    def pump_in_step(self, *, waits: bool = False) -> None:
+        """As ``pump``, for a step that has begun."""
         in_use, batcher = self.in_use, self.batcher
         if self.phase is not _RUNNING or in_use is None:
             if in_use is None and batcher:
@@ -276,7 +289,8 @@ class WriterMachine:
         writer = in_use.writer
         if writer.is_over or in_use is not self.in_use:
             return
-        self._in_flight_bytes -= writer.confirmed(lac)
+        freed_bytes = writer.confirmed(lac)  # callbacks of records may submit more
+        self._in_flight_bytes -= freed_bytes
         if error is not None:
             self.fail(in_use, error)
             return
@@ -314,6 +328,7 @@ class WriterMachine:
             return True  # a rolled segment is visible to its last record, a recovered one is closed
         return in_use.writer.visible_entry_id >= batch.entry_id
 
+    @a_step
     def follower(self, batch: Batch) -> Batch | None:
         """The batch whose acknowledgement makes this durable one visible; None if the ledger failed."""
         assert self.in_use is not None  # else the batch is visible
@@ -323,6 +338,7 @@ class WriterMachine:
         control = Batch()
         return control if self.send(control) else None
 
+    @a_step
     def send_if_last(self, seen_entries: int | None) -> bool:
         """Send a control record if the last records are invisible and nothing was sent since.
 
@@ -339,6 +355,7 @@ class WriterMachine:
         self.send(Batch())
         return True
 
+    @a_step
     def send_if_silent(self, seen: tuple[int, int] | None, control_payload: bytes) -> tuple[int, int] | None:
         """Send a control record if nothing was sent since ``seen``; return what is seen now.
 
@@ -397,6 +414,7 @@ class WriterMachine:
             in_use.handle.abandon()
         return END
 
+    @a_step
     def begin(self, handle: WriteHandle, segment: LogSegment, codec: Compression) -> SegmentInUse:
         """A segment is in use; its ledger is empty."""
         if self._newest is not None:
@@ -449,6 +467,7 @@ class WriterMachine:
         self._has_full_ensemble = False
         self._roll_not_before_s = self._clock() + pause_s
 
+    @a_step
     def roll(self, in_use: SegmentInUse) -> bool:
         """The next ledger is there: from now on records wait for the next segment.
 
@@ -543,6 +562,7 @@ class WriterMachine:
 
     # The end.
 
+    @a_step
     def close(self, refusal: WriteError) -> None:
         """Take no more records. From now on hold none back. The first refusal counts."""
         if self.refusal is None:
@@ -551,6 +571,7 @@ class WriterMachine:
         self.pump()
         self._shell.wake()
 
+    @a_step
     def seal(self, refusal: WriteError) -> Batch:
         """The same, with the end of the stream after all records. Return its batch."""
         end = self.batcher.end_stream()

@@ -562,6 +562,10 @@ class WriterShell:
         self.capacity.release()
         self._pulse()
 
+    def broken(self, cause: BaseException) -> None:
+        """An error, perhaps of a signal handler, came in the middle of taking a record: give up."""
+        self._give_up(f"interrupted while it took a record: {type(cause).__name__}: {first_line(cause)}")
+
     def _give_up_by(self, error: Exception) -> None:
         cause = first_error(error)
         self._give_up(f"unexpected {type(cause).__name__}: {first_line(cause)}", cause)

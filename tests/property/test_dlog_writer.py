@@ -109,7 +109,7 @@ def small_parts() -> Iterator[None]:
     """Let a record of more than 40 bytes take several entries, with 25 bytes of its payload in each."""
     with (
         mock.patch("dlog.format.large_record.PART_BYTES_MAX", 25),
-        mock.patch("dlog.write.log_writer.PAYLOAD_BYTES_MAX", 40),
+        mock.patch("dlog.write.record_rooms.PAYLOAD_BYTES_MAX", 40),
         mock.patch("dlog.write.batcher.PAYLOAD_BYTES_MAX", 40),
         mock.patch("dlog.write.batcher.RECORD_BYTES_MAX", 40 + RECORD_HEADER_BYTES),
     ):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from dlog.format import large_record
-from dlog.write import batcher, log_writer
+from dlog.write import batcher, record_rooms
 
 PART_BYTES = 500
 PAYLOAD_BYTES_MAX = PART_BYTES + large_record._HEAD.size  # of a record in one entry
@@ -35,7 +35,7 @@ def small_parts() -> Iterator[None]:
         patch.object(large_record, "PART_BYTES_MAX", PART_BYTES),
         patch.object(large_record, "STORED_BYTES_MAX", RECORD_BYTES_MAX),
         patch.object(batcher, "PAYLOAD_BYTES_MAX", PAYLOAD_BYTES_MAX),
-        patch.object(log_writer, "PAYLOAD_BYTES_MAX", PAYLOAD_BYTES_MAX),
+        patch.object(record_rooms, "PAYLOAD_BYTES_MAX", PAYLOAD_BYTES_MAX),
     ):
         yield
 
