@@ -227,15 +227,16 @@ class TxidReusedError(WriteError):
 
 
 class SequenceReusedError(WriteError):
-    """A producer has a record with this sequence number and another payload. Nothing was written now.
+    """A producer has a record with this sequence number and another payload, key or headers. Nothing was
+    written now.
 
-    A repeat has the payload of the first call. Give a new record the next number.
+    A repeat has the payload, key and headers of the first call. Give a new record the next number.
     """
 
     def __init__(self, log: str, producer: str, sequence: int) -> None:
         super().__init__(
-            f"log {log!r}: record {sequence} of producer {producer!r} has another payload, so this is no"
-            " repeat of it and was not written: give each new record the next number"
+            f"log {log!r}: record {sequence} of producer {producer!r} has another payload, key or"
+            " headers, so this is no repeat of it and was not written: give each new record the next number"
         )
         self.log, self.producer, self.sequence = log, producer, sequence
 

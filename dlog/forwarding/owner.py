@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from struct import Struct
 from typing import Protocol
-from zlib import crc32
 
 import attrs
 import trio
@@ -58,6 +57,7 @@ from dlog.forwarding.window import Place, ProducerWindow
 from dlog.write.batcher import Batch
 from dlog.write.log_writer import LogWriter, expect_last, is_over_limit, take_stamped
 from dlog.write.pending import wait_settled
+from dlog.write.repeats import repeat_checksum
 from ledger.errors import WireError
 from ledger.metadata_store.errors import MetadataError
 from ledger.runtime.tasks.failure_domain import failure_domain
@@ -239,10 +239,11 @@ class Owner:
             raise
         except DLogError as exc:  # a key for encryption is missing
             raise LogWriteError(self.writer.log, str(exc), RecordOutcome.NOT_WRITTEN) from None
-        sequence = records.first + len(known)
+        sequence, given = records.first + len(known), records.attributes
         for batch, slot, size in ranges:
             for at in range(slot, slot + size):
-                checksum = crc32(records.payloads[sequence - records.first])
+                index = sequence - records.first
+                checksum = repeat_checksum(records.payloads[index], None if given is None else given[index])
                 window.add(producer, sequence, (batch, at), checksum)
                 sequence += 1
         return Taken(known, ranges)
@@ -263,15 +264,16 @@ class Owner:
 
     def _known(self, producer: str, records: Records) -> list[Place]:
         """Where the first of these records are."""
-        window, places = self.window, list[Place]()
+        window, places, given = self.window, list[Place](), records.attributes
         if records.first > window.bounds(producer)[1]:
             return places
-        for sequence, payload in enumerate(records.payloads, records.first):
+        for index, payload in enumerate(records.payloads):
+            sequence = records.first + index
             found = window.find(producer, sequence)
             if found is None:
                 break
             place, checksum = found
-            if checksum != crc32(payload):
+            if checksum != repeat_checksum(payload, None if given is None else given[index]):
                 raise SequenceReusedError(self.writer.log, producer, sequence)
             places.append(place)
         return places

@@ -18,7 +18,7 @@ from namespace.dlsn import DLSN
 Place = DLSN | tuple[Batch, int]
 """Where a record is: its position, or its batch with its slot there, as long as that is in flight."""
 Entry = tuple[Place, int]
-"""A record's place, and the checksum of its payload."""
+"""A record's place, and its ``repeat_checksum``."""
 
 RECORDS_MAX = 20_000  # that a window holds
 

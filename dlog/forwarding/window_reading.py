@@ -9,14 +9,15 @@ Source: our own; docs/shared.md, "Once".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from zlib import crc32
 
 from dlog.config import ReaderConfig
 from dlog.encryption import PayloadOpener
 from dlog.errors import DecryptionError, EncryptionKeyError
+from dlog.format.attributes import encode_attributes
 from dlog.forwarding.window import RECORDS_MAX, ProducerWindow
 from dlog.read.log_reader import open_log_reader
 from dlog.read.read_only_log import ReadOnlyLog
+from dlog.write.repeats import repeat_checksum
 from namespace.dlsn import DLSN, INVALID_DLSN
 from namespace.segments.segment import LogSegment
 from namespace.segments.truncation import first_left
@@ -55,7 +56,9 @@ async def read_window(
                     except (DecryptionError, EncryptionKeyError):
                         continue  # of a time before this encryption, or its key is gone
                 if record.producer is not None:
-                    window.add(*record.producer, record.dlsn, crc32(record.payload))
+                    attributes = encode_attributes(record.key, record.headers)
+                    checksum = repeat_checksum(record.payload, attributes)
+                    window.add(*record.producer, record.dlsn, checksum)
     return window
 
 

@@ -213,7 +213,7 @@ class LogWriter(ProcessBound):
 
         Raises:
             RecordTooLongError, TxidOutOfOrderError: The record was not written.
-            SequenceReusedError: The producer's record with this number has another payload.
+            SequenceReusedError: The producer's record with this number has another payload, key or headers.
             ConfigError: The writer takes no keys and headers (``WriterConfig.keys_and_headers``), or a number
                 was given and it is not shared.
             ValueError: The key or the headers are beyond their limits.

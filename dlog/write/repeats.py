@@ -1,27 +1,44 @@
 """Whether an append repeats a record that the log has.
 
-Not inside: finding the record (``dlog.read.read_only_log``).
+Inside: comparing it with the record, or with a checksum of the record.
+Not inside: finding the record (``dlog.read.read_only_log``, ``dlog.forwarding.window``).
 Always: a record that cannot be compared counts as the one that is repeated, as its transaction id says.
 
-Source: our own; docs/guide.md, "Repeated appends".
+Source: our own; docs/guide.md, "Repeated appends"; docs/shared.md, "Once".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from zlib import crc32
 
 from dlog.encryption import PayloadOpener, sealed_with
 from dlog.errors import DecryptionError, EncryptionKeyError
-from dlog.format.attributes import decode_attributes
+from dlog.format.attributes import decode_attributes, encode_attributes
 from dlog.format.large_record import rest_of
 from dlog.format.record import Record
 from dlog.write.batcher import is_too_long
 from ledger.runtime.statistics.tracing import TRACE_HEADERS
 
+_TRACE_NAMES = tuple(name.encode() for name in TRACE_HEADERS)
+
 
 def _without_trace(headers: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
     """A repeat belongs to another span than the first call."""
     return [each for each in headers if each[0] not in TRACE_HEADERS]
+
+
+def repeat_checksum(payload: bytes, attributes: bytes | None) -> int:
+    """A checksum of the payload, the key and the headers of a record, without those of a trace.
+
+    Args:
+        attributes: The key and headers as ``encode_attributes`` returned them.
+    """
+    checksum = crc32(payload)
+    if attributes is not None and any(name in attributes for name in _TRACE_NAMES):
+        key, headers, _ = decode_attributes(attributes)
+        attributes = encode_attributes(key, dict(_without_trace(headers)))
+    return checksum if attributes is None else checksum | crc32(attributes) << 32
 
 
 def is_repeat_of(

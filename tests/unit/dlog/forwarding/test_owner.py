@@ -12,6 +12,7 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 import dlog
 from dlog.errors import AccessDeniedError, ConfigError, LogWriteError, RecordOutcome, SequenceReusedError
+from dlog.format.attributes import encode_attributes
 from dlog.forwarding.frames import (
     Appended,
     Failed,
@@ -32,9 +33,12 @@ from dlog.forwarding.frames import (
 )
 from dlog.forwarding.owner import Owner, OwnerGoneError, Taken, dlsns_of
 from dlog.forwarding.window import ProducerWindow
+from ledger.runtime.statistics.tracing import TRACE_HEADERS
 from ledger.wire.frame import FrameBuffer
 from namespace.dlsn import DLSN, INVALID_DLSN
 from namespace.policy import Right
+
+Row = tuple[bytes, bytes | None, dict[str, bytes]]  # payload, key and headers of a record
 
 INSTANCE, OTHER = "01" * 16, "02" * 16
 
@@ -88,11 +92,43 @@ async def test_a_repeat_waits_for_the_first_that_is_still_in_flight(house: House
     assert len(await house.stored()) == 1
 
 
-async def test_a_repeat_with_another_payload_is_refused(house: House) -> None:
-    await house.positions(house.take(0, b"a"))
+ONE = (b"a", b"key", {"colour": b"red"})
+OTHERS = [
+    (b"b", b"key", {"colour": b"red"}),
+    (b"a", b"other", {"colour": b"red"}),
+    (b"a", None, {"colour": b"red"}),
+    (b"a", b"", {"colour": b"red"}),
+    (b"a", b"key", {"colour": b"blue"}),
+    (b"a", b"key", {"color": b"red"}),
+    (b"a", b"key", {}),
+    (b"a", None, {}),
+    (b"", b"akey", {"colour": b"red"}),
+]
+
+
+def group(record: Row) -> Records:
+    payload, key, headers = record
+    return Records(0, [payload], None, [encode_attributes(key, headers)])
+
+
+@pytest.mark.parametrize(("first", "second"), [*((ONE, each) for each in OTHERS), (OTHERS[7], ONE)])
+async def test_a_repeat_with_another_payload_key_or_header_is_refused(
+    house: House, first: Row, second: Row
+) -> None:
+    stored = await house.positions(house.owner.take("p", INVALID_DLSN, group(first)))
     with pytest.raises(SequenceReusedError, match="record 0 of producer 'p' has another payload"):
-        house.take(0, b"b")
+        house.owner.take("p", INVALID_DLSN, group(second))
+    assert await house.positions(house.owner.take("p", INVALID_DLSN, group(first))) == stored
     assert len(await house.stored()) == 1
+
+
+async def test_a_repeat_may_belong_to_another_trace(house: House) -> None:
+    payload, key, headers = ONE
+    traces = [{}, *(dict.fromkeys(TRACE_HEADERS, each) for each in (b"first", b"second"))]
+    takes = [
+        house.owner.take("p", INVALID_DLSN, group((payload, key, {**trace, **headers}))) for trace in traces
+    ]
+    assert len({tuple(await house.positions(each)) for each in takes}) == 1
 
 
 async def test_a_number_that_was_left_out_cannot_be_used_after_a_later_one(house: House) -> None:

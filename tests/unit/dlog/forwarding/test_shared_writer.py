@@ -236,6 +236,8 @@ async def test_a_producer_repeats_after_a_restart_what_it_does_not_know_to_be_st
     assert [await again.append(b"%d" % number, sequence=number) for number in range(4)] == stored
     with pytest.raises(dlog.SequenceReusedError):
         await again.append(b"other", sequence=3)
+    with pytest.raises(dlog.SequenceReusedError):
+        await again.append(b"3", key=b"other", sequence=3)
     await again.append_many([b"3", b"4", b"5"], sequence=3)
     await again.append(b"6")
     await again.flush()

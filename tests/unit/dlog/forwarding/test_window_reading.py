@@ -14,6 +14,7 @@ from dlog.format.attributes import encode_attributes, with_producer
 from dlog.forwarding.window_reading import read_window
 from dlog.write.log_writer import take_stamped
 from dlog.write.pending import settled_positions
+from dlog.write.repeats import repeat_checksum
 from namespace.dlsn import DLSN, INVALID_DLSN
 
 
@@ -33,12 +34,15 @@ async def namespace(tmp_path: Path) -> AsyncIterator[dlog.Namespace]:
         yield opened
 
 
+KEYED = encode_attributes(b"key", None)
+
+
 async def write(namespace: dlog.Namespace, numbers: range, producer: bytes = b"p") -> list[DLSN]:
     """One segment with records of a producer, one an entry."""
     dlsns: list[DLSN] = []
     async with namespace.open_writer("log", create=True) as writer:
         for number in numbers:
-            stamped = with_producer(encode_attributes(b"key", None), producer, number)
+            stamped = with_producer(KEYED, producer, number)
             taken = take_stamped(writer, [b"%d" % number], None, [stamped], atomic=False)
             dlsns += await settled_positions(taken)
     return dlsns
@@ -50,12 +54,29 @@ async def test_a_log_without_records_is_covered_as_a_whole(namespace: dlog.Names
     assert (len(window), window.covers) == (0, INVALID_DLSN)
 
 
+async def test_a_new_owner_knows_keys_and_headers_and_no_trace(namespace: dlog.Namespace) -> None:
+    given = [
+        encode_attributes(key, headers)
+        for key in (None, b"", b"key")
+        for headers in ({}, {"colour": b"red"}, {"colour": b"", "traceparent": b"00-1"}, {"tracestate": b"a"})
+    ]
+    async with namespace.open_writer("log", create=True) as writer:
+        stamped = [with_producer(each, b"p", number) for number, each in enumerate(given)]
+        await settled_positions(take_stamped(writer, [b"a"] * len(given), None, stamped, atomic=False))
+    window = await read_window(namespace.context.log("log"), None)
+    found = [window.find("p", number) for number in range(len(given))]
+    assert [None if each is None else each[1] for each in found] == [
+        repeat_checksum(b"a", each) for each in given
+    ]
+    assert len({repeat_checksum(b"a", each) for each in given}) == 9  # two of each four differ by a trace
+
+
 async def test_a_short_log_is_covered_as_a_whole(namespace: dlog.Namespace) -> None:
     dlsns = await write(namespace, range(3))
     dlsns += await write(namespace, range(3, 5))
     window = await read_window(namespace.context.log("log"), None)
     assert [window.find("p", number) for number in range(5)] == [
-        (dlsn, crc32(b"%d" % number)) for number, dlsn in enumerate(dlsns)
+        (dlsn, repeat_checksum(b"%d" % number, KEYED)) for number, dlsn in enumerate(dlsns)
     ]
     assert window.covers == INVALID_DLSN
 
