@@ -484,7 +484,6 @@ SMALL_MODULES: dict[str, str] = {
     "dlog/write/capacity.py": "the shell is long enough",
     "dlog/forwarding/window_reading.py": "the shell is long enough",
     "dlog/write/record_rooms.py": RULE,
-    "dlog/write/repeats.py": RULE,
     "dlog/write/writer_timers.py": "the shell is long enough",
     "ledger/catalog/ledger_ids.py": MACHINE,
     "ledger/placement/adhering.py": RULE,

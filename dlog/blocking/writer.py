@@ -6,12 +6,13 @@ In asyncio, ``await asyncio.wrap_future(writer.submit(payload))``.
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
 from dlog.errors import WriteError
 from dlog.write.health import WriterState
-from dlog.write.log_writer import Buffer, Headers
+from dlog.write.log_writer import Buffer, Headers, carries_trace
 from dlog.write.log_writer import LogWriter as TrioWriter
 from dlog.write.pending import settle_future
 from ledger.payloads import as_payload, as_payloads
@@ -22,7 +23,10 @@ from ledger.runtime.tasks.thread_queue import ThreadQueue
 from namespace.dlsn import DLSN
 
 _Attributes = tuple[bytes | None, dict[str, bytes]]
-_Submitted = tuple[bytes, int | None, _Attributes | None, int | None, Future[DLSN]]
+_Submitted = tuple[bytes, int | None, _Attributes | None, int | None, Future[DLSN], Context | None]
+
+
+_NO_ATTRIBUTES = None, None
 
 
 def _copied(key: Buffer | None, headers: Headers | None) -> _Attributes:
@@ -37,6 +41,7 @@ class LogWriter(HeldFace[TrioWriter]):
         super().__init__(*parts)
         self._queue: ThreadQueue[_Submitted] = ThreadQueue(self._loop, partial(_submit_now, self._inner))
         self._bytes_in_flight_max = self._inner.bytes_in_flight_max
+        self._carries_trace = carries_trace(self._inner)
 
     log: Shown[str] = attribute("log", "The log's name.")
     payload_bytes_max: Shown[int] = attribute("payload_bytes_max", "A longer payload is refused.")
@@ -119,7 +124,8 @@ class LogWriter(HeldFace[TrioWriter]):
         future: Future[DLSN] = LoopFuture()
         # Copied now, as the payload; the loop checks them.
         attributes = None if key is None and not headers else _copied(key, headers)
-        self._queue.put((payload, txid, attributes, sequence, future), len(payload))
+        context = copy_context() if self._carries_trace else None  # with the span of this thread
+        self._queue.put((payload, txid, attributes, sequence, future, context), len(payload))
         return future
 
     async def _wait_room(self) -> None:
@@ -130,14 +136,16 @@ class LogWriter(HeldFace[TrioWriter]):
 
 def _submit_now(writer: TrioWriter, queue: ThreadQueue[_Submitted], submitted: _Submitted) -> None:
     """In the loop: submit a record that a thread has queued."""
-    payload, txid, attributes, sequence, future = submitted
+    payload, txid, attributes, sequence, future, context = submitted
     size_bytes = len(payload)
+    key, headers = _NO_ATTRIBUTES if attributes is None else attributes
     try:
-        if attributes is None:
-            pending = writer.submit(payload, txid=txid, sequence=sequence)
-        else:
-            key, headers = attributes
+        if context is None:
             pending = writer.submit(payload, txid=txid, key=key, headers=headers, sequence=sequence)
+        else:
+            pending = context.run(
+                partial(writer.submit, payload, txid=txid, key=key, headers=headers, sequence=sequence)
+            )
     except Exception as exc:
         settle(future, exc)
         queue.done(size_bytes)

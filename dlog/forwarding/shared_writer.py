@@ -146,8 +146,8 @@ class SharedLogWriter(LogWriter):
     ) -> DLSN:
         """See ``LogWriter.append``."""
         attributes = None if key is None and headers is None else self._attributes(key, headers)
-        with self._appending() as span:
-            attributes = self._traces.of_one(span, len(payload), attributes, key, headers)
+        with self._appending():
+            attributes = self._traces.of_one(len(payload), attributes)
             if self._machine_of_all.is_over_limit:
                 payload = as_payload(payload)
                 await self.wait_capacity()
@@ -169,8 +169,8 @@ class SharedLogWriter(LogWriter):
         """See ``LogWriter.append_many``. Without ``atomic``, records of other programs may come between."""
         records = [as_payload(each) for each in payloads]
         attributes = self._attributes_of(len(records), keys, headers)
-        with self._appending_many(len(records)) as span:
-            attributes = self._traces.of_all(span, records, attributes, atomic=atomic)
+        with self._appending_many(len(records)):
+            attributes = self._traces.of_all(records, attributes, atomic=atomic)
             if self._machine_of_all.is_over_limit:
                 await self.wait_capacity()
             ids = self._checked_all(records, txids)
@@ -193,6 +193,7 @@ class SharedLogWriter(LogWriter):
         """See ``LogWriter.append_after``."""
         attributes = self._attributes(key, headers)
         with self._appending():
+            attributes = self._traces.of_one(len(payload), attributes)
             ids = None if txid is None else [txid]
             (found,) = await self._after([as_payload(payload)], last, ids, [attributes])
             return found
@@ -211,6 +212,7 @@ class SharedLogWriter(LogWriter):
         records = [as_payload(each) for each in payloads]
         attributes = self._attributes_of(len(records), keys, headers)
         with self._appending_many(len(records)):
+            attributes = self._traces.of_all(records, attributes, atomic=True)
             return await self._after(records, last, txids, attributes) if records else []
 
     async def _after(
@@ -275,6 +277,7 @@ class SharedLogWriter(LogWriter):
         waiting_bytes = self._machine_of_all.waiting_bytes
         if waiting_bytes > self._submit_bytes_max:
             raise WriterOverloadedError(self.log, waiting_bytes, self._submit_bytes_max)
+        attributes = self._traces.of_one(len(payload), attributes)
         return Pending(self._taken(payload, txid, attributes, sequence), 0)
 
     def begin_append(

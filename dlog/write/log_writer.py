@@ -226,7 +226,7 @@ class LogWriter(ProcessBound):
                 raise not_shared(self.log)
             attributes = None if key is None and headers is None else self._attributes(key, headers)
             if self._is_observed:
-                return await self._append_observed(payload, txid, attributes, key, headers)
+                return await self._append_observed(payload, txid, attributes)
             if self._machine.is_over_limit:
                 payload = as_payload(payload)  # copied now: the caller may reuse its buffer during the wait
                 await self.wait_capacity()
@@ -240,16 +240,9 @@ class LogWriter(ProcessBound):
             await settled.wait()
         return batch.dlsn(slot)
 
-    async def _append_observed(
-        self,
-        payload: Buffer,
-        txid: int | None,
-        attributes: bytes | None,
-        key: Buffer | None,
-        headers: Headers | None,
-    ) -> DLSN:
+    async def _append_observed(self, payload: Buffer, txid: int | None, attributes: bytes | None) -> DLSN:
         with self._appending() as span:
-            attributes = self._traces.of_one(span, len(payload), attributes, key, headers)
+            attributes = self._traces.of_one(len(payload), attributes)
             if self._machine.is_over_limit:
                 payload = as_payload(payload)
                 await self.wait_capacity()
@@ -288,7 +281,7 @@ class LogWriter(ProcessBound):
             raise not_shared(self.log)
         payloads = payloads if isinstance(payloads, list) else list(payloads)
         attributes = self._attributes_of(len(payloads), keys, headers)
-        with self._appending_many(len(payloads)) as span:
+        with self._appending_many(len(payloads)):
             if self._machine.is_over_limit:
                 payloads = [as_payload(each) for each in payloads]
                 await self.wait_capacity()
@@ -297,7 +290,7 @@ class LogWriter(ProcessBound):
             records, ids = self._rooms.checked(payloads, txids, self._last_txid)
             if not records:
                 return []
-            attributes = self._traces.of_all(span, records, attributes, atomic=atomic)
+            attributes = self._traces.of_all(records, attributes, atomic=atomic)
             return await settled_positions(self._take_many(records, ids, attributes, atomic=atomic))
 
     @fails_at_checkpoint
@@ -325,7 +318,7 @@ class LogWriter(ProcessBound):
         """
         with self._appending() as span:
             payload, attributes = as_payload(payload), self._attributes(key, headers)
-            attributes = self._traces.of_one(span, len(payload), attributes, key, headers)
+            attributes = self._traces.of_one(len(payload), attributes)
             txids = None if txid is None else [txid]
             given: list[bytes | None] | None = None if attributes is None else [attributes]
             ranges = await self._take_after(last, [payload], txids, given, atomic=False)
@@ -349,8 +342,8 @@ class LogWriter(ProcessBound):
         """
         records = [as_payload(each) for each in payloads]
         attributes = self._attributes_of(len(records), keys, headers)
-        with self._appending_many(len(records)) as span:
-            attributes = self._traces.of_all(span, records, attributes, atomic=True)
+        with self._appending_many(len(records)):
+            attributes = self._traces.of_all(records, attributes, atomic=True)
             return await settled_positions(
                 await self._take_after(last, records, txids, attributes, atomic=True)
             )
@@ -378,7 +371,7 @@ class LogWriter(ProcessBound):
         with self._appending() as span:
             payload, txid = as_payload(payload), as_txid(txid)
             attributes = self._attributes(key, headers)
-            attributes = self._traces.of_one(span, len(payload), attributes, key, headers)
+            attributes = self._traces.of_one(len(payload), attributes)
             while self._machine.is_over_limit:
                 await self.wait_capacity()
             if txid > self._last_txid:
@@ -435,9 +428,10 @@ class LogWriter(ProcessBound):
         """
         if sequence is not None:
             raise not_shared(self.log)
-        if key is None and headers is None:
-            return Pending(*self._take(payload, txid))
-        return Pending(*self._take(payload, txid, self._attributes(key, headers)))
+        attributes = None if key is None and headers is None else self._attributes(key, headers)
+        if self._is_observed:
+            attributes = self._traces.of_one(len(payload), attributes)
+        return Pending(*self._take(payload, txid, attributes))
 
     def _appending(self) -> AbstractContextManager[Span | None]:
         """Measure and trace an append of one record, if that is turned on; see ``Recorder.operation``."""
@@ -796,6 +790,7 @@ def prepare_many(
     """
     attributes = writer._attributes_of(len(payloads), keys, headers)
     records, txids = writer._rooms.checked(payloads, None, writer.last_txid)
+    attributes = writer._traces.of_all(records, attributes, atomic=False)
     writer._rooms.check_each(records, attributes)
     return lambda: writer._take_many(records, txids, attributes, atomic=False)
 
@@ -830,6 +825,11 @@ async def expect_last(writer: LogWriter, last: DLSN | None) -> None:
 def is_over_limit(writer: LogWriter) -> bool:
     """True if ``LogWriter.wait_capacity`` would wait."""
     return writer._machine.is_over_limit
+
+
+def carries_trace(writer: LogWriter) -> bool:
+    """True if the records of this writer carry the span that is current."""
+    return writer._traces.is_carried
 
 
 async def wait_stopped(writer: LogWriter) -> WriteError | None:

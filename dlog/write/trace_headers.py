@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dlog.encryption import OVERHEAD_BYTES_MAX
-from dlog.format.attributes import encode_attributes
+from dlog.format.attributes import decode_attributes, encode_attributes
 from dlog.format.record import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
 from dlog.write.batcher import encoded_bytes
 from ledger.runtime.statistics import Recorder
 from ledger.runtime.statistics.tracing import MESSAGE_ID, Span
 from namespace.dlsn import DLSN
 
-Buffer = bytes | bytearray | memoryview
 _SEALED_BYTES = 2 * OVERHEAD_BYTES_MAX  # of a payload and of its attributes
 
 
@@ -31,48 +30,47 @@ class TraceHeaders:
         # Of a payload and its attributes together, encrypted too.
         self._bytes_max = min(payload_bytes_max, PAYLOAD_BYTES_MAX - _SEALED_BYTES)
 
-    def of_one(
-        self,
-        span: Span | None,
-        payload_bytes: int,
-        attributes: bytes | None,
-        key: Buffer | None,
-        headers: Mapping[str, Buffer] | None,
-    ) -> bytes | None:
-        """The attributes of a record with the headers of the span too, if there is room for them.
+    @property
+    def is_carried(self) -> bool:
+        """True if records carry the span that is current, where there is one."""
+        return self._takes_any and self._recorder.makes_spans
 
-        Args:
-            attributes: Of ``key`` and ``headers``.
-        """
-        if span is None or not self._takes_any:
+    def of_one(self, payload_bytes: int, attributes: bytes | None) -> bytes | None:
+        """The attributes of a record with the headers of the current span too, if there is room for them."""
+        carried = self._recorder.trace_headers() if self._takes_any else {}
+        return self._with(carried, payload_bytes, attributes) if carried else attributes
+
+    def of_all(
+        self, records: Sequence[bytes], attributes: list[bytes | None] | None, *, atomic: bool
+    ) -> list[bytes | None] | None:
+        """The same for the records of one call."""
+        carried = self._recorder.trace_headers() if self._takes_any else {}
+        if not carried:
             return attributes
-        carried, given = self._recorder.trace_headers(), headers or {}
-        if not carried or not given.keys().isdisjoint(carried):
+        if attributes is None:
+            plain = encode_attributes(None, carried) or b""
+            limit = self._bytes_max - len(plain)
+            found = [plain if len(each) <= limit else None for each in records]
+        else:
+            pairs = zip(records, attributes, strict=True)
+            found = [self._with(carried, len(record), each) for record, each in pairs]
+        size_bytes = encoded_bytes(records, found) + _SEALED_BYTES * len(records)
+        return attributes if atomic and size_bytes > RECORD_BYTES_MAX else found
+
+    def _with(
+        self, carried: Mapping[str, bytes], payload_bytes: int, attributes: bytes | None
+    ) -> bytes | None:
+        key, given = None, dict[str, bytes]()
+        if attributes is not None:
+            key, headers, _ = decode_attributes(attributes)
+            given = dict(headers)
+        if not given.keys().isdisjoint(carried):
             return attributes  # the program carries a trace itself
         try:
             found = encode_attributes(key, {**given, **carried})
         except ValueError:  # the limits of headers
             return attributes
         return attributes if found is None or payload_bytes + len(found) > self._bytes_max else found
-
-    def of_all(
-        self,
-        span: Span | None,
-        records: Sequence[bytes],
-        attributes: list[bytes | None] | None,
-        *,
-        atomic: bool,
-    ) -> list[bytes | None] | None:
-        """The same for the records of one call, if none of them has attributes of its own."""
-        if span is None or not self._takes_any or attributes is not None:
-            return attributes
-        carried = encode_attributes(None, self._recorder.trace_headers())
-        if carried is None:
-            return None
-        limit = self._bytes_max - len(carried)
-        found = [carried if len(each) <= limit else None for each in records]
-        size_bytes = encoded_bytes(records, found) + _SEALED_BYTES * len(records)
-        return None if atomic and size_bytes > RECORD_BYTES_MAX else found
 
 
 def marked(span: Span | None, dlsn: DLSN) -> DLSN:

@@ -102,6 +102,11 @@ class Recorder:
         """True if times are measured or spans are made."""
         return self.timings is not None or self._tracing is not None
 
+    @property
+    def makes_spans(self) -> bool:
+        """True if spans are made."""
+        return self._tracing is not None
+
     def open_source(self, key: Hashable, counters: Read, gauges: Read = _nothing) -> None:
         """Read these integers at each snapshot, until ``close_source`` of the same key."""
         self._sources[key] = _Source(counters, gauges)

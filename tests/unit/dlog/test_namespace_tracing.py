@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ import dlog
 import dlog.aio
 import dlog.blocking
 from dlog.read.log_reader import LogReader
+from dlog.shards import create_sharded_log, open_sharded_writer
 from dlog.write.log_writer import LogWriter
 from tests.fakes.spans import attributes, exporter, finished
 
@@ -188,18 +189,20 @@ async def test_the_spans_of_writers_and_readers_are_linked(tmp_path: Path, bound
             first = await writer.append(b"1", headers={"source": b"web"})
             await writer.append_many([b"2", b"3"])
             await writer.append_after(b"4", (await writer.append_many([b"5"], atomic=True))[0])
-            writer.submit(b"6")
+            with trace.get_tracer("program").start_as_current_span("program"):
+                writer.submit(b"6", key=b"k")
+            writer.submit(b"7")  # in no span
         async with namespace.open_reader("orders", start=first, follow=False) as reader:
             records = [record async for record in reader]
         async with namespace.open_reader("orders", follow=False) as reader:
             columns = [batch async for batch in reader.batches()]
     assert [list(record.headers) for record in records] == [
         ["source", "traceparent"],
-        *[["traceparent"]] * 4,
+        *[["traceparent"]] * 5,
         [],
     ]
-    assert sum(map(len, columns)) == 6
-    sent = [span for name in ("append orders", "append_many orders", "append_after orders")
+    assert sum(map(len, columns)) == 7
+    sent = [span for name in ("append orders", "append_many orders", "append_after orders", "program")
             for span in finished().get(name, [])]  # fmt: skip
     linked = [
         {link.context.span_id for link in span.links} for span in finished()["receive orders"] if span.links
@@ -269,3 +272,55 @@ async def test_a_shared_writer_carries_the_trace_to_readers_too(tmp_path: Path, 
         async with namespace.open_reader("orders", follow=False) as reader:
             records = [record async for record in reader]
     assert [list(record.headers) for record in records] == [["traceparent"]] * 2
+
+
+async def append_to_shards(namespace: dlog.Namespace) -> None:
+    async with open_sharded_writer(namespace, "orders") as writer:
+        await writer.append(b"a", b"1")
+        with trace.get_tracer("program").start_as_current_span("program"):
+            await writer.append_many([(b"a", b"2"), (b"b", b"3")], headers=[None, {"source": b"web"}])
+            await writer.submit(b"c", b"4")
+
+
+async def append_shared(namespace: dlog.Namespace) -> None:
+    async with namespace.open_writer("orders", create=True, shared=True) as writer:
+        last = await writer.append(b"1", key=b"k")
+        last = await writer.append_after(b"2", last)
+        await writer.append_many_after([b"3"], last, headers=[{"source": b"web"}])
+        with trace.get_tracer("program").start_as_current_span("program"):
+            await writer.submit(b"4")
+
+
+async def append_alone(namespace: dlog.Namespace) -> None:
+    async with namespace.open_writer("orders", create=True) as writer:
+        last = await writer.append_many([b"1", b"2"], keys=[b"k", None], headers=[{"source": b"web"}, None])
+        await writer.append_many_after([b"3"], last[-1], keys=[b"k"])
+        await writer.append_once(b"4", txid=2**61)
+
+
+@pytest.mark.parametrize("append", [append_to_shards, append_shared, append_alone])
+async def test_each_way_to_append_carries_the_trace(
+    append: Callable[[dlog.Namespace], Awaitable[None]], tmp_path: Path, bounded: None
+) -> None:
+    found = dict[bytes, dlog.Record]()
+    async with dlog.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace:
+        if append is append_to_shards:
+            await create_sharded_log(namespace, "orders", 2)
+        await append(namespace)
+        for log in await namespace.list_logs():
+            async with namespace.open_reader(log, follow=False) as reader:
+                found |= {record.payload: record async for record in reader}
+    assert sorted(found) == [b"1", b"2", b"3", b"4"]
+    assert all("traceparent" in record.headers for record in found.values())
+
+
+def test_a_record_that_a_thread_submits_carries_the_span_of_the_thread(tmp_path: Path) -> None:
+    with dlog.blocking.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace:
+        with namespace.open_writer("orders", create=True) as writer:
+            with trace.get_tracer("program").start_as_current_span("program") as span:
+                writer.submit(b"1").result(30)
+            writer.submit(b"2").result(30)
+        with namespace.open_reader("orders", follow=False) as reader:
+            first, second = reader
+    assert format(span.get_span_context().span_id, "016x") in first.headers["traceparent"].decode()
+    assert dict(second.headers) == {}
