@@ -42,6 +42,7 @@ SEGMENTS_DEGRADED = "dlog_segments_degraded"
 SEGMENTS_FAILED = "dlog_segments_failed"
 SEGMENTS_ROLLED = "dlog_segments_rolled"
 WAITING_BYTES = "dlog_bytes_in_flight"
+WINDOW_RECORDS = "dlog_window_records"
 WRITERS_OPENED = "dlog_writers_opened"
 
 COUNTERS: Mapping[str, str] = {
@@ -69,6 +70,7 @@ GAUGES: Mapping[str, str] = {
     DEGRADED_SEGMENTS: "segments in use on fewer bookies than asked",
     FORWARDERS: "programs that forward to owners in this one",
     WAITING_BYTES: "bytes of records that are submitted and not durable",
+    WINDOW_RECORDS: "records in which owners in this program look for repeats",
 }
 TIMINGS: Mapping[str, str] = {
     APPEND: "one `append`, from the call to the position",

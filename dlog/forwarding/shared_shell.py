@@ -56,7 +56,14 @@ from dlog.forwarding.frames import (
 from dlog.forwarding.owner import READ_BYTES, Owner, OwnerGoneError, OwnLink, dlsns_of
 from dlog.forwarding.window_reading import read_window
 from dlog.read.read_only_log import ReadOnlyLog
-from dlog.statistics_names import FORWARDERS, OWNERSHIPS, RECORDS_FORWARDED, RECORDS_REPEATED, WAITING_BYTES
+from dlog.statistics_names import (
+    FORWARDERS,
+    OWNERSHIPS,
+    RECORDS_FORWARDED,
+    RECORDS_REPEATED,
+    WAITING_BYTES,
+    WINDOW_RECORDS,
+)
 from dlog.write.log_writer import LogWriter, wait_stopped
 from ledger.errors import LedgerError, WireError
 from ledger.metadata_store.errors import MetadataError
@@ -255,7 +262,7 @@ class SharedShell:
     def gauges(self) -> dict[str, int]:
         """How this writer is now, by the names of its statistics."""
         if self.owner is not None:  # its own records count at the log's writer
-            return {FORWARDERS: self.owner.forwarder_count}
+            return {FORWARDERS: self.owner.forwarder_count, WINDOW_RECORDS: len(self.owner.window)}
         return {WAITING_BYTES: self.machine.waiting_bytes}
 
     def _change(self) -> None:

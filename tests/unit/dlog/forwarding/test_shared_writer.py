@@ -343,7 +343,9 @@ async def test_operators_see_who_owns_a_log_and_how_many_forward_to_it(programs:
         await trio.sleep(0.02)
     assert described.writer is not None
     assert str(os.getpid()) in described.writer
-    assert first.namespace.statistics().gauges["dlog_forwarders"] == 2
+    gauges = first.namespace.statistics().gauges
+    assert gauges["dlog_forwarders"] == 2
+    assert gauges["dlog_window_records"] == 2
     assert first.namespace.statistics().counters["dlog_ownerships"] == 1
     assert second.namespace.statistics().counters["dlog_records_forwarded"] == 2
     assert third.namespace.statistics().counters["dlog_records_forwarded"] == 0
