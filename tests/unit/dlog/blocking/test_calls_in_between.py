@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import ledger.blocking
 from dlog import blocking
 from dlog.errors import DLogError
 from dlog.format.record import Record
@@ -32,6 +33,8 @@ HANDING_OVER = (  # modules whose lines are interrupted
     "blocking/writer.py",
     "blocking/reader.py",
     "blocking/sharded_reader.py",
+    "blocking/sharded_writer.py",
+    "ledger/blocking.py",
 )
 
 
@@ -98,6 +101,50 @@ def test_a_handler_may_append_and_submit_at_each_line_of_an_append_and_a_submit(
         payloads = [record.payload for record in reader]
     assert sorted(payloads) == [b"call"] * (lines + 1) + [b"handler"] * lines
     namespace.close()  # not after a failure, since a loop that hangs cannot be closed
+
+
+@pytest.mark.parametrize("handled", ["append", "submit"])
+@pytest.mark.parametrize("interrupting", ["append", "submit"])
+def test_a_handler_may_use_the_same_sharded_writer_at_each_line(
+    tmp_path: Path, handled: str, interrupting: str
+) -> None:
+    namespace = blocking.open_namespace(tmp_path.as_uri())
+    blocking.create_sharded_log(namespace, "log", 1)
+    writer = blocking.open_sharded_writer(namespace, "log")
+    lines = 0
+    for line in itertools.count(1):
+        handler = partial(getattr(writer, interrupting), b"key", b"handler")
+        if not interrupted(partial(getattr(writer, handled), b"key", b"call"), line, handler):
+            break
+        lines = line
+    assert lines > 10
+    writer.flush()
+    with blocking.open_sharded_reader(namespace, "log", follow=False) as reader:
+        payloads = [record.payload for _, record in reader]
+    assert sorted(payloads) == [b"call"] * (lines + 1) + [b"handler"] * lines
+    namespace.close()
+
+
+@pytest.mark.parametrize("handled", ["append", "submit"])
+@pytest.mark.parametrize("interrupting", ["append", "submit"])
+def test_a_handler_may_append_and_submit_at_each_line_of_a_call_of_a_ledger(
+    tmp_path: Path, handled: str, interrupting: str
+) -> None:
+    client = ledger.blocking.open_client(tmp_path.as_uri())
+    handle = client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
+    lines = 0
+    for line in itertools.count(1):
+        handler = partial(getattr(handle, interrupting), b"handler")
+        if not interrupted(partial(getattr(handle, handled), b"call"), line, handler):
+            break
+        lines = line
+    assert lines > 5
+    ledger_id = handle.ledger_id
+    handle.close()
+    with client.open(ledger_id) as reader:
+        payloads = reader.read_payloads(0, reader.last_confirmed)
+    assert sorted(payloads) == [b"call"] * (lines + 1) + [b"handler"] * lines
+    client.close()
 
 
 READS: dict[str, Callable[[blocking.LogReader], list[Record]]] = {
