@@ -100,6 +100,10 @@ class Worker:
             raise BenchError(f"the process with role {self._job.role} sent {message}, not {event!r}")
         return message
 
+    def kill(self) -> None:
+        """Kill the process; ``open_worker`` waits for its end."""
+        self._process.kill()
+
     async def stop(self) -> None:
         """Tell the process to clean up and end, and wait until it has ended.
 

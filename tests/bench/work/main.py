@@ -8,7 +8,16 @@ from collections.abc import Callable
 from tests.bench.loop import replica as loop_replica
 from tests.bench.loop import tail as loop_tail
 from tests.bench.loop.service import SYSTEM as SYSTEM_OF_LOOP
-from tests.bench.work import dlog_latency, dlog_tail, idle, log_life, peer_latency, peer_tail, throughput
+from tests.bench.work import (
+    dlog_latency,
+    dlog_tail,
+    idle,
+    log_life,
+    peer_latency,
+    peer_tail,
+    sharing,
+    throughput,
+)
 from tests.bench.work.job import Job
 from tests.bench.work.link import Link
 
@@ -21,6 +30,7 @@ OF_DLOG: dict[str, Role] = {
     "catchup": throughput.catch_up_with_log,
     "idle": idle.measure,
     "logs": log_life.measure,
+    "share": sharing.share,
 }
 OF_LOOP: dict[str, Role] = {
     "produce": loop_tail.produce,
