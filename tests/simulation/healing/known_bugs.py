@@ -36,6 +36,8 @@ from ledger.replication.fragment_copy import FragmentCopy
 from ledger.replication.ledger_restorer import LedgerRestorer, Outcome
 from ledger.replication.ledger_visits import LedgerVisits
 from ledger.replication.marks import TakenLedger, UnderReplicatedLedgers
+from ledger.replication.returned_bookies import ReturnedBookies
+from ledger.write.missed import MissedReplicas
 from tests.simulation import checkers
 from tests.simulation.healing import rules
 from tests.simulation.known_bugs import KnownBug
@@ -283,6 +285,24 @@ def _holes_left() -> Iterator[None]:
         return False
 
     with patch.object(LedgerRestorer, "_is_filled_or_refuses", fill):
+        yield
+
+
+@_known_bug(
+    "what a bookie missed is forgotten",
+    "our own: neither writers nor the auditor remember that a bookie was away",
+    rules.every_replica_is_where_the_metadata_say,
+)
+def _missed_is_forgotten() -> Iterator[None]:
+    async def find_nothing(self: object, *arguments: object) -> int:
+        return 0
+
+    with (
+        patch.object(MissedReplicas, "note", lambda self, ledger_id, bookie: None),
+        patch.object(ReturnedBookies, "check", find_nothing),
+        patch.object(Auditor, "check_ledgers", find_nothing),
+        patch.object(Auditor, "check_replicas", find_nothing),
+    ):
         yield
 
 

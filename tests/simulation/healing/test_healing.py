@@ -41,6 +41,7 @@ FOUND_AT = {
     "open ledger closed without a replacement": 2,
     "entries above the LAC copied into a member": 4,
     "holes of a member that is back are left": 0,
+    "what a bookie missed is forgotten": 12,
     "bookie forgotten that was lost while there was no auditor": 3,
     "worker that goes on after its session": 34,
     "lock taken again while it is being released": 60,
