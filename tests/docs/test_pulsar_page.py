@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
 
 from tests.docs.test_shell_page import is_known
 from tests.places import ROOT
@@ -26,3 +27,13 @@ def test_the_commands_of_the_example_exist() -> None:
     assert len(named) >= 6
     assert [one for one in named if not is_known(one)] == []
     subprocess.run(["sh", "-n", str(EXAMPLE / "run.sh")], check=True, timeout=60)
+
+
+def test_too_few_messages_are_refused_with_the_number_that_is_needed(tmp_path: Path) -> None:
+    for count in ("5000", "19999", "20001"):
+        done = subprocess.run(
+            ["sh", str(EXAMPLE / "run.sh"), str(tmp_path), count], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 2
+        assert f"MESSAGES is {count}; give a multiple of 5000, at least 20000" in done.stderr
+    assert list(tmp_path.iterdir()) == []
