@@ -19,6 +19,7 @@ from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.wire import v2
 from ledger.wire.messages import AddReply, AddRequest, ReadReply, ReadRequest, Reply, Request
+from tests.places import ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 
@@ -26,6 +27,20 @@ ENTRIES = EntryCodec(DigestType.CRC32C, b"")
 KEY = master_key(b"")
 READY_S = 40.0
 STOP_S = 10.0
+SHIPPED = ROOT / "tests" / "golden" / "configurations"
+PLACES = {  # keys with addresses and directories of a machine
+    "advertisedAddress",
+    "allowEphemeralPorts",
+    "allowLoopback",
+    "bookiePort",
+    "journalDirectories",
+    "journalDirectory",
+    "ledgerDirectories",
+    "listeningInterface",
+    "metadataServiceUri",
+    "zkServers",
+    "zkTimeout",
+}
 
 
 @pytest.fixture(scope="module")
@@ -151,3 +166,21 @@ async def expect_end(config: Path, code: int, words: str) -> None:
         assert await bookie.wait_ended() == code, bookie.log
         assert words in bookie.log
         assert "Traceback" not in bookie.log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", sorted(each.name for each in SHIPPED.glob("*.conf") if each.stem != "documented")
+)
+async def test_a_bookie_serves_with_a_configuration_that_apache_shipped(
+    name: str, tmp_path: Path, hosts: str
+) -> None:
+    kept = [
+        line
+        for line in (SHIPPED / name).read_text("utf-8").splitlines()
+        if line.partition("=")[0] not in PLACES
+    ]
+    async with started(configured(tmp_path, hosts, f"/{name}", *kept)) as bookie:
+        await bookie.wait_ready()
+        bookie.process.send_signal(signal.SIGTERM)
+        assert await bookie.wait_ended() == 0
