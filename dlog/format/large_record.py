@@ -49,12 +49,7 @@ def parts_of(payload: bytes, *, all_before: bool = False) -> Iterator[bytes]:
 def head_of(payload: bytes, *, all_before: bool = False) -> bytes:
     """The payload of the head; see ``parts_of``."""
     head = _HEAD.pack(_HEAD_MAGIC, _part_count(payload, all_before), len(payload))
-    return head if all_before else head + rest_of(payload)
-
-
-def rest_of(payload: bytes) -> bytes:
-    """The bytes of the payload that the head has, without ``all_before``."""
-    return payload[_part_count(payload, False) * PART_BYTES_MAX :]
+    return head if all_before else head + payload[_part_count(payload, False) * PART_BYTES_MAX :]
 
 
 def _part_count(payload: bytes, all_before: bool) -> int:

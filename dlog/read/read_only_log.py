@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
+import attrs
 import trio
 
 from dlog.description import EntryTotals
@@ -24,6 +25,7 @@ from dlog.errors import (
     LogTruncatedError,
     translated,
 )
+from dlog.format.large_record import parts_before
 from dlog.format.record import Record
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
 from dlog.read.gaps import is_gone
@@ -280,10 +282,15 @@ class ReadOnlyLog:
         # Records may have been added since ``total`` was counted.
         return 0 if record is None else max(0, total - record.sequence_id + 1)
 
-    async def _first_record(self, segment: LogSegment, position: DLSN, txid_min: int) -> Record | None:
+    async def _first_record(
+        self, segment: LogSegment, position: DLSN, txid_min: int, *, is_whole: bool = False
+    ) -> Record | None:
         """The first user record at or after a position of a segment with at least this transaction id.
 
         Its ``sequence_id`` counts from 1 in the segment.
+
+        Args:
+            is_whole: A large record has the payload of all its parts.
         """
         with translated(self.name, f"looking for records in segment {segment.segment_seqno}"):
             async with await self.open(segment) as handle:
@@ -304,8 +311,25 @@ class ReadOnlyLog:
                             records = reader.decode_all([entry])
                         for record in records:
                             if record.txid >= txid_min:
-                                return record
+                                return (
+                                    await self._joined(handle, segment, entry, record) if is_whole else record
+                                )
         return None
+
+    async def _joined(self, handle: ReadHandle, segment: LogSegment, entry: bytes, record: Record) -> Record:
+        """A record of this entry with the payload of its parts in the entries before."""
+        last = record.dlsn.entry_id
+        with self.decoding(record.dlsn):
+            parts = parts_before(entry, after_head=False) if segment.enveloped else 0
+        if not parts:
+            return record
+        first = DLSN(segment.segment_seqno, last - parts, 0)
+        reader = SegmentReader(segment.segment_seqno, 1, start=first, check_positions=False)
+        reader.confirmed(last, closed=False)
+        entries = await read_entries(handle, first.entry_id, last)
+        with self.decoding(first):
+            found = next(one for one in reader.decode_all(entries) if one.dlsn == record.dlsn)
+        return attrs.evolve(record, payload=found.payload)
 
     async def entry_totals(
         self, segments: Sequence[LogSegment], entries: Sequence[tuple[int, int]]
@@ -339,11 +363,13 @@ class ReadOnlyLog:
         record = await self.last_record(await self.segments())
         return None if record is None else record.dlsn
 
-    async def find_txid(self, txid: int) -> Record | None:
+    async def find_txid(self, txid: int, *, is_whole: bool = False) -> Record | None:
         """The first visible record with this transaction id; None if there is none left.
 
-        Its payload is as stored: encrypted, and of a large record the last part. Its ``sequence_id`` counts
-        from 1 in its segment.
+        Its payload is as stored: encrypted if it is. Its ``sequence_id`` counts from 1 in its segment.
+
+        Args:
+            is_whole: A large record has the payload of all its parts; else that of the last one.
         """
         segments = await self.segments()
         position = await self._locate_txid(segments, txid)
@@ -351,7 +377,7 @@ class ReadOnlyLog:
             if position is None or segment.segment_seqno < position.segment_seqno:
                 continue
             start = position if segment.segment_seqno == position.segment_seqno else segment.first_dlsn
-            record = await self._first_record(segment, start, txid)
+            record = await self._first_record(segment, start, txid, is_whole=is_whole)
             if record is not None:
                 return record if record.txid == txid else None
         return None

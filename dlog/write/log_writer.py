@@ -376,7 +376,7 @@ class LogWriter(ProcessBound):
                 await self.wait_capacity()
             if txid > self._last_txid:
                 return marked(span, await Pending(*self._take(payload, txid, attributes, waits=True)))
-            found = await self._find(txid)
+            found = await self._find(txid, is_whole=True)
             if found is None:
                 raise TxidOutOfOrderError(self.log, txid, self._last_txid)
             if not is_repeat_of(found, payload, self._rooms.opener, attributes):
@@ -401,9 +401,9 @@ class LogWriter(ProcessBound):
         found = await self._find(txid)
         return None if found is None else found.dlsn
 
-    async def _find(self, txid: int) -> Record | None:
+    async def _find(self, txid: int, *, is_whole: bool = False) -> Record | None:
         await self.flush()  # readers, and this call, see durable records only
-        return await self._lookup.find_txid(txid)
+        return await self._lookup.find_txid(txid, is_whole=is_whole)
 
     def submit(
         self,

@@ -15,9 +15,7 @@ from zlib import crc32
 from dlog.encryption import PayloadOpener, sealed_with
 from dlog.errors import DecryptionError, EncryptionKeyError
 from dlog.format.attributes import decode_attributes, encode_attributes
-from dlog.format.large_record import rest_of
 from dlog.format.record import Record
-from dlog.write.batcher import is_too_long
 from ledger.runtime.statistics.tracing import TRACE_HEADERS
 
 _TRACE_NAMES = tuple(name.encode() for name in TRACE_HEADERS)
@@ -48,7 +46,6 @@ def is_repeat_of(
 
     Args:
         attributes: The key and headers as ``encode_attributes`` returned them.
-        record: Of a large record that was cut into entries the last part. Only this part is compared.
         opener: Decrypts the records of this log; None: the log's writer does not encrypt.
     """
     stored = record.payload
@@ -57,12 +54,11 @@ def is_repeat_of(
             record = opener.open_record(record)
             stored = record.payload
         except (DecryptionError, EncryptionKeyError):
-            # A part of a large record, a record from before encryption, or one with a key that is gone.
+            # A record from before encryption, or one with a key that is gone.
             return True
     elif sealed_with(stored) is not None:
         return True  # this writer has no key
     given_key, given, _ = (None, (), None) if attributes is None else decode_attributes(attributes)
     if record.key != given_key or _without_trace(record.headers.items()) != _without_trace(given):
         return False
-    # The last part of a large record with attributes has no bytes of the payload.
-    return stored in (payload, rest_of(payload)) or (not stored and is_too_long(payload, attributes))
+    return stored == payload

@@ -179,6 +179,36 @@ async def test_an_encrypted_record_is_compared_by_its_payload(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_sealed", [False, True])
+@pytest.mark.parametrize("key", [None, b"key"])
+async def test_a_record_of_several_entries_is_compared_as_a_whole(
+    key: bytes | None, is_sealed: bool, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.touch(0o600)
+    keys.write_text("one " + "ab" * 32 + "\n")
+    config = dlog.WriterConfig(record_bytes_max=4 << 20, encryption=KeyFile(keys) if is_sealed else None)
+    large = b"a" * (3 << 20)
+    others = (
+        b"b" + large[1:],
+        large[: 1 << 20] + b"b" + large[1 + (1 << 20) :],
+        large[:-1],
+        large + b"a",
+        b"",
+    )
+    async with dlog.open_namespace(f"file://{tmp_path}/log") as namespace:
+        async with namespace.open_writer("log", create=True, config=config) as log:
+            await log.append_many([b"before"] * 3, txids=[1, 2, 3])
+            first = await log.append_once(large, txid=5, key=key)
+            await log.append(b"after", txid=6)
+        async with namespace.open_writer("log", config=config) as log:
+            assert await log.append_once(large, txid=5, key=key) == first == await log.outcome(5)
+            for another in others:
+                with pytest.raises(dlog.TxidReusedError):
+                    await log.append_once(another, txid=5, key=key)
+
+
+@pytest.mark.slow
 async def test_tasks_that_repeat_one_append_store_it_once(namespace: dlog.Namespace) -> None:
     found: list[DLSN] = []
     async with namespace.open_writer("log", create=True) as log:

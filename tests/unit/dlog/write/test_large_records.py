@@ -60,7 +60,7 @@ async def test_a_large_record_is_read_as_it_was_written_also_from_between_its_pa
         async with namespace.open_writer("log", create=True) as log:
             dlsns = [await log.append(payload, txid=txid) for txid, payload in enumerate(payloads[:2], 1)]
             dlsns += await log.append_many(payloads[2:], txids=range(3, 7))
-            assert await log.append_once(b"again", txid=4) == dlsns[3]
+            assert await log.append_once(payloads[3], txid=4) == dlsns[3]
             await log.flush()
             assert await namespace.last_dlsn("log") == dlsns[-1]
         records = await read(namespace)
