@@ -195,7 +195,8 @@ def _way_on(log: str, line: int, txid_from: int | None) -> str:
     txids = "" if txid_from is None else f" --txid-from {txid_from + line - 1}"
     return (
         f"The {counted(line - 1, 'line')} before it are durable, and nothing of it was written. Shorten it,"
-        f" then continue from line {line}: tail -n +{line} FILE | dlog write{txids} {log}"
+        f" then continue from line {line}, with the other options of this call: tail -n +{line} FILE |"
+        f" dlog write{txids} {log}"
     )
 
 
