@@ -99,6 +99,10 @@ def test_a_ledger_is_checked_and_closed(world: CommandWorld) -> None:
     ledger_id, bookies = world.closed_ledger()
     sound = world.dlog("ledger", "check", "--json")
     assert (sound.code, sound.document) == (0, {"ledgers": 1, "problems": []})
+    del world.bookies[bookies[1]].ledgers[ledger_id].entries[2]
+    hole = world.dlog("ledger", "check", "--json")
+    assert isinstance(hole.document, dict)
+    assert [each["bookies"] for each in hole.document["problems"]] == [[bookies[1]]], "a hole in the middle"
     del world.bookies[bookies[0]].ledgers[ledger_id]
     found = world.dlog("ledger", "check", str(ledger_id), "--json")
     assert found.code == 1
@@ -109,7 +113,7 @@ def test_a_ledger_is_checked_and_closed(world: CommandWorld) -> None:
                 "ledger_id": ledger_id,
                 "first_entry": 0,
                 "last_entry": 3,
-                "bookies": [bookies[0]],
+                "bookies": list(bookies[:2]),
                 "reason": None,
             }
         ],
