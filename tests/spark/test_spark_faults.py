@@ -102,3 +102,22 @@ def test_a_log_deleted_under_the_query_is_named(spark: SparkSession, orders: Ord
             query.awaitTermination(QUERY_TIMEOUT_S)
     with pytest.raises(Exception, match="LogNotFoundError"):
         reading(spark, orders, streaming=True, **OPTIONS)
+
+
+def test_a_log_created_again_under_the_query_is_never_read_from_its_middle(
+    spark: SparkSession, orders: Orders, tmp_path: Path
+) -> None:
+    orders.append(50)
+    with running(spark, orders, tmp_path) as query:
+        query.processAllAvailable()
+        orders.namespace.delete_log("orders")
+        orders.namespace.create_log("orders")
+        seen = list(orders.written)
+        orders.append(200)
+        # Between the deletion and the creation, the log may be missing.
+        with pytest.raises(StreamingQueryException, match=r"(DataLossError|LogUnavailableError).*'orders'"):
+            query.awaitTermination(QUERY_TIMEOUT_S)
+    another = pytest.raises(StreamingQueryException, match="another log has its name now")
+    with running(spark, orders, tmp_path) as query, another:
+        query.awaitTermination(QUERY_TIMEOUT_S)
+    assert sorted(collected(spark.read.parquet(str(tmp_path / "out")))) == seen
