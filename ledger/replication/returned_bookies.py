@@ -11,6 +11,7 @@ Source: our own; docs/autorecovery.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 
 import trio
@@ -34,6 +35,9 @@ logger = get_logger(__name__)
 
 RETURN_PAUSE_S = 5.0  # before the look at the ledgers of a bookie that is back: its writers mark theirs first
 RETURN_REST = 4  # times the length of a look, after a return that was seen
+RECENT_S = 600.0  # a new auditor counts a bookie that registered since then as seen to return
+RECENT_LEDGERS = 1000  # of which it looks as fast at the newest
+LATELY_S = 3600.0  # one that registered since then is looked for, whatever the interval of the checks
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 
 
@@ -57,7 +61,7 @@ class ReturnedBookies:
         self._note_marked, self._wall_ms = note_marked, wall_ms
         self._returned: set[str] = set()
         self._return = trio.Event()
-        self._is_seen = False  # the return: entries are missed since a moment ago, and a look is urgent
+        self._urgent_ledgers = 0.0  # of the next look, the newest: entries are missed since a moment ago
 
     async def follow(self, wake: Callable[[], trio.Event]) -> None:
         """Notice which bookies come back, until cancelled.
@@ -76,8 +80,11 @@ class ReturnedBookies:
                 if not is_known:
                     self.absences = Absences(await read_cookie_owners(self._session, self._root))
                     # Since then no check of all replicas may have ended, and no auditor may have looked.
-                    since_ms = self._wall_ms() - 2000 * self._config.replicas_check_interval_s
+                    interval_s, now_ms = self._config.replicas_check_interval_s, self._wall_ms()
+                    since_ms = now_ms - 1000 * max(2 * interval_s, LATELY_S)
                     self._returned |= {one for one, stat in stats.items() if stat.created_ms >= since_ms}
+                    if any(stat.created_ms >= now_ms - 1000 * RECENT_S for stat in stats.values()):
+                        self._urgent_ledgers = RECENT_LEDGERS
                     if self._returned:
                         self._return.set()
                     is_known = True
@@ -94,7 +101,7 @@ class ReturnedBookies:
                 continue
             if returned := self.absences.on_bookies(sessions, trio.current_time()):
                 self._returned |= returned
-                self._is_seen = True
+                self._urgent_ledgers = math.inf
                 self._return.set()
             await changed.wait()
 
@@ -134,8 +141,7 @@ class ReturnedBookies:
         marked, began_s, is_second_look = 0, trio.current_time(), False
         doubtful: list[int] = []
         done: set[int] = set()
-        times = RETURN_REST if self._is_seen else REST
-        self._is_seen = False
+        urgent, self._urgent_ledgers = self._urgent_ledgers, 0.0
 
         async def look(current: Versioned, registered: RegisteredBookies) -> None:
             nonlocal marked
@@ -169,7 +175,7 @@ class ReturnedBookies:
                 await self._marks.wait_enabled()
                 look_s = trio.current_time()
                 await self._visits.check_group(left[at : at + GROUP], look)
-                await self._visits.pace.rest(look_s, times=times)
+                await self._visits.pace.rest(look_s, times=RETURN_REST if at < urgent else REST)
             left = [] if is_second_look else doubtful
             if left:
                 is_second_look = True
