@@ -33,7 +33,9 @@ EFFECTS = (  # a world without them would prove nothing
     "purged segment",
     "reader behind a truncation",
     "record read",
+    "rolled to a full ensemble",
     "segment given up",
+    "segment on fewer bookies",
     "truncation",
 )
 PROMOTER = "crash of a promoter"

@@ -117,6 +117,13 @@ class LogWriterProcess(StreamProcess):
                     await truncate(self, writer.truncate)
                 if rng.random() < 0.4:
                     await self.pause(rng.expovariate(1) * world.shape.pause_s)
+            if shared is None:
+                machine = writer._machine
+                world.counts["segment on fewer bookies"] += machine.degraded_count
+                is_whole = machine.in_use is not None and machine.in_use.asked is None
+                world.counts["rolled to a full ensemble"] += (
+                    is_whole and machine.degraded_count > 0 and machine.roll_count > 0
+                )
             if rng.random() < 0.2:
                 await self.pause(rng.uniform(0.2, 4))  # idle, perhaps until another writer takes over
 
