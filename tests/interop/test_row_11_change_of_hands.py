@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import trio
@@ -139,8 +140,16 @@ def test_killed_bookies_of_both_kinds_take_the_directories_from_each_other_in_tu
     (bookie,) = cluster.bookies
     ledgers: dict[int, int] = {}
 
-    async def turn() -> None:
-        """Write, fence a ledger, delete half of what is there, and end within the writes of another one."""
+    def entry_logs() -> set[str]:
+        return {each.name for each in (bookie.home / "ledgers").rglob("*.log")}
+
+    async def turn(*, collects: bool) -> None:
+        """Write, fence a ledger, delete half of what is there, and end within the writes of another one.
+
+        Args:
+            collects: Not before an entry log of an earlier turn is compacted or deleted.
+        """
+        before = entry_logs()
         with trio.fail_after(TEST_TIMEOUT_S):
             async with our_client(cluster) as client, our_client(cluster) as other:
                 for count in (1100, 3, 700):
@@ -163,14 +172,17 @@ def test_killed_bookies_of_both_kinds_take_the_directories_from_each_other_in_tu
                 for number in range(50):
                     await running.append(b"entry %d" % number)
                 ledgers[running.ledger_id] = 50
+                while collects and before <= entry_logs():  # noqa: ASYNC110 - another process deletes one
+                    await trio.sleep(0.1)
                 await trio.to_thread.run_sync(bookie.kill)
 
-    for kind in ("ours", "java", "ours", "java", "ours"):
+    kinds: list[Kind] = ["ours", "java", "ours", "java", "ours"]
+    for number, kind in enumerate(kinds):
         bookie.kind = kind
         if not bookie.is_running:
             bookie.start()
         trio.run(_check, cluster, ledgers)
-        trio.run(turn)
+        trio.run(partial(turn, collects=number in (2, 3)))  # once by each
     bookie.start()
     trio.run(_check, cluster, ledgers)
     cluster.stop()
