@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,6 +44,19 @@ def replace_by_old_copy(directory: Path) -> Path:
     return moved
 
 
+def replace_by_new_namespace(directory: Path) -> Path:
+    """Another process has made a namespace there, with a log."""
+    moved = move(directory)
+    program = (
+        "import sys, dlog.blocking\n"
+        "with dlog.blocking.open_namespace(sys.argv[1]) as namespace:\n"
+        "    with namespace.open_writer('new', create=True) as writer:\n"
+        "        writer.append(b'new')\n"
+    )
+    subprocess.run([sys.executable, "-c", program, directory.as_uri()], check=True)
+    return moved
+
+
 def move_parent(directory: Path) -> Path:
     """Not even the directory above is at its path."""
     return directory.parent.rename(directory.parent.with_name("elsewhere")) / directory.name
@@ -69,7 +84,15 @@ def unmount(directory: Path) -> None:
     _libc.umount2(os.fsencode(directory), _DETACH)
 
 
-CHANGES = [move, replace_by_empty, replace_by_old_copy, move_parent, mount_over, remove]
+CHANGES = [
+    move,
+    replace_by_empty,
+    replace_by_old_copy,
+    replace_by_new_namespace,
+    move_parent,
+    mount_over,
+    remove,
+]
 
 
 def tree(directory: Path) -> dict[Path, bytes | None]:

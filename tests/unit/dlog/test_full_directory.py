@@ -244,6 +244,39 @@ def test_the_other_faces_say_it_too(small: SmallDirectory) -> None:
     asyncio.run(write())
 
 
+def leaves(error: BaseException) -> list[BaseException]:
+    """The errors in a group, and in the groups in it."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in leaves(each)]
+    return [error]
+
+
+@pytest.mark.slow
+async def test_an_attached_process_and_the_tasks_of_a_nursery_are_told_the_cause_and_not_cancelled(
+    small: SmallDirectory,
+) -> None:
+    async def append_all(writer: dlog.LogWriter) -> None:
+        while True:
+            await writer.append(payload(0))
+
+    async def write() -> None:
+        async with (
+            dlog.open_namespace(uri_of(small)) as attached,
+            attached.open_writer("a", create=True) as writer,
+        ):
+            await writer.append(payload(0))
+            small.fill(4 * MIB)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(append_all, writer)
+                nursery.start_soon(append_all, writer)
+
+    async with dlog.open_namespace(uri_of(small)):  # hosts the bookie
+        with trio.fail_after(60), pytest.raises((WriterDiskFullError, ExceptionGroup)) as caught:
+            await write()
+    for error in leaves(caught.value):
+        check_says_why(error, small)
+
+
 def test_what_the_reserves_have_given_does_not_count_as_free_for_appends(small: SmallDirectory) -> None:
     disk, current, bookie = SmallDisk(small.path, 64 * MIB), small.path / "current", cast(Bookie, None)
     current.mkdir()

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.metadata_store.errors import MetadataError, StoreLostError
+from ledger.metadata_store.errors import MetadataError, StoreLostError, StoreReplacedError
 from ledger.metadata_store.sqlite_store.copy_format import (
     encode_change,
     encode_snapshot,
@@ -172,6 +172,27 @@ def test_a_change_that_was_copied_and_not_committed_is_taken(
     for _ in range(2):
         assert opened(cut) == {**nodes, "/n2": b"late"}
     tree.close()
+
+
+def test_a_change_is_not_committed_once_another_file_has_the_name(
+    killed: tuple[Path, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is replaced within the transaction, after the look at its beginning."""
+    source, nodes = killed
+    here = copied(source, tmp_path / "here")
+    tree = SqliteTree(here / NAME)
+    tree.sync()  # the session of the killed process is removed in a transaction of its own
+
+    def replace(*_change: object) -> None:
+        (here / NAME).rename(here / "moved")
+        shutil.copy(source / NAME, here / NAME)
+
+    monkeypatch.setattr(tree._copy, "append", replace)
+    with pytest.raises(StoreReplacedError, match="another file replaced it"):
+        tree.put("/n2", b"late", -1)
+    assert nodes_of(tree) == nodes
+    with pytest.raises(StoreReplacedError):
+        tree.close()
 
 
 def test_a_copy_that_a_power_cut_left_behind_is_written_again(
