@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from dlog.config import WriterConfig
-from dlog.errors import DLogError, LogFencedError, LogLockedError, LogMovedError, as_dlog_error, translated
+from dlog.errors import DLogError, LogFencedError, LogLockedError, LogMovedError, translated
 from dlog.format.hash_chain import ChainValue
 from dlog.read.chain_end import chain_at_end
 from dlog.read.read_only_log import ReadOnlyLog
@@ -108,8 +108,9 @@ async def take_lock(
     except store_errors.NoNodeError:
         with translated(log.name, "acquiring its lock"):
             raise await log_not_found(log) from None
-    except store_errors.MetadataError as exc:
-        raise as_dlog_error(exc, log.name, "acquiring its lock") from None
+    except store_errors.MetadataError:
+        with translated(log.name, "acquiring its lock"):
+            raise
     return lock
 
 

@@ -28,7 +28,6 @@ from dlog.errors import (
     EntryFormatError,
     LogFencedError,
     LogMovedError,
-    as_dlog_error,
     translated,
 )
 from dlog.format.compression import Compression
@@ -212,8 +211,9 @@ class SegmentLifecycle:
                 started.append(await self._started(ledger_id, first_txid, ledger))
             except (NodeExistsError, NoNodeError):
                 raise  # about the ledger
-            except MetadataError as exc:
-                raise as_dlog_error(exc, self.log, "starting a segment") from None
+            except MetadataError:
+                with translated(self.log, "starting a segment"):
+                    raise  # with the error of the system as its cause
 
         with translated(self.log, "starting a segment"):
             handle = await self._create(commit, may_be_smaller=self._may_be_smaller)

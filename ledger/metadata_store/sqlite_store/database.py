@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import errno
 import itertools
 import os
 import sqlite3
@@ -35,7 +36,7 @@ from ledger.metadata_store.sqlite_store.copy_format import (
 )
 from ledger.metadata_store.sqlite_store.failures import is_busy, is_full
 from ledger.metadata_store.sqlite_store.image import begin_use, check_identity, end_use
-from ledger.metadata_store.sqlite_store.reserve import SpaceReserve
+from ledger.metadata_store.sqlite_store.reserve import RESERVE_BYTES, SpaceReserve
 from ledger.metadata_store.sqlite_store.second_copy import SecondCopy, copy_name
 from ledger.metadata_store.sqlite_store.session import SessionLock, is_dead, remove_lock, remove_stray_locks
 from ledger.metadata_store.store import parent_of
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 BUSY_TIMEOUT_S = 10.0
 BUSY_PAUSES_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05)  # between attempts; the last one is repeated
 CHECKPOINT_PAGES = 1000  # in the WAL, about, when it is due: SQLite's own default
+SCARCE_CHECKPOINT_PAGES = 20  # while the disk has little space: the WAL must not take what the reserves gave
 PAGE_BYTES = 4096
 PAGES_OF_WRITE = 10  # in the WAL after a transaction, about, without large data
 _OPENING = "opening"  # beside the locks of the sessions
@@ -173,35 +175,43 @@ class SqliteDatabase(abc.ABC):
         """
         deadline_s = time.monotonic() + BUSY_TIMEOUT_S
         has_made_space = False
-        for attempt in itertools.count():
-            try:
-                result = work()
-            except sqlite3.OperationalError as exc:
-                if is_full(exc, self.path) and not has_made_space:
-                    has_made_space = True
-                    self._make_space()
-                    continue
-                if not is_busy(exc) or time.monotonic() >= deadline_s:
-                    raise
-            else:
-                if has_made_space:
-                    self._reserve.fill()  # or others would take what is left of it
-                return result
-            time.sleep(BUSY_PAUSES_S[min(attempt, len(BUSY_PAUSES_S) - 1)])
+        try:
+            for attempt in itertools.count():
+                try:
+                    return work()
+                except sqlite3.OperationalError as exc:
+                    if is_full(exc, self.path) and not has_made_space:
+                        has_made_space = True
+                        self._make_space()
+                        continue
+                    if not is_busy(exc) or time.monotonic() >= deadline_s:
+                        raise
+                time.sleep(BUSY_PAUSES_S[min(attempt, len(BUSY_PAUSES_S) - 1)])
+        finally:
+            if has_made_space:
+                self._reserve.fill()  # or others would take what is left of it
         raise AssertionError
 
     def _make_space(self) -> None:
         """For the next change on a full disk."""
-        if not self._reserve.release():
-            with contextlib.suppress(
-                sqlite3.Error
-            ):  # the next change is written over the beginning of the WAL
-                self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        self._reserve.release()
+        with contextlib.suppress(sqlite3.Error):  # the next change is written over the beginning of the WAL
+            self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+
+    def _check_space(self) -> None:
+        """For a change that only adds nodes. What is left of the reserve is for those that delete some.
+
+        Raises:
+            OSError: The disk is full, and half of the reserve is used.
+        """
+        if self._reserve.is_scarce() and self._reserve.missing_bytes() > RESERVE_BYTES // 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     @property
     def is_checkpoint_due(self) -> bool:
         """True if the WAL has grown so far that the next write should call ``checkpoint``, in a thread."""
-        return self._wal_pages >= CHECKPOINT_PAGES
+        pages = self._wal_pages
+        return pages >= CHECKPOINT_PAGES or (pages >= SCARCE_CHECKPOINT_PAGES and self._reserve.is_scarce())
 
     def checkpoint(self) -> None:
         """Copy what other connections no longer need from the WAL into the database.

@@ -40,6 +40,10 @@ class SpaceReserve:
         """True if less is free than opening the store may take."""
         return self._free_bytes() < RESERVE_BYTES
 
+    def is_scarce(self) -> bool:
+        """True if so little is free that no reserve is made."""
+        return self._free_bytes() < _PLENTY_BYTES
+
     def release(self) -> bool:
         """Give the space. True if there was some. An empty file stays, to be filled again."""
         try:

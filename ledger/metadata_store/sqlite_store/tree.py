@@ -181,6 +181,8 @@ class SqliteTree(SqliteDatabase):
         self, path: str, value: bytes, *, ephemeral: bool, sequential: bool, parents: bool
     ) -> tuple[str, list[Watched]]:
         """Create a node; return its path and the watches to fire."""
+        if not ephemeral:
+            self._check_space()
         touched: list[Watched] = []
         with self._writing(touched) as change:
             if parents:
@@ -224,6 +226,9 @@ class SqliteTree(SqliteDatabase):
 
     def commit(self, operations: Sequence[Operation]) -> list[Watched]:
         """Do all operations or none; return the watches to fire."""
+        kinds = {type(each) for each in operations}
+        if Create in kinds and Delete not in kinds:
+            self._check_space()
         touched: list[Watched] = []
         with self._writing(touched) as change:
             for operation in operations:

@@ -80,7 +80,7 @@ async def reopened(writer: dlog.LogWriter, number: int) -> None:
             try:
                 await writer.reopen()
                 await writer.append(payload(number))
-            except WriterDiskFullError:
+            except dlog.DiskFullError:
                 await trio.sleep(0.05)  # the next look at the disk comes by itself
             else:
                 return
@@ -109,6 +109,41 @@ async def test_a_writer_says_that_the_disk_is_full_and_goes_on_when_there_is_spa
             small.free()
             await reopened(writer, count)
         assert await read_all(namespace, "a") == [payload(number) for number in range(count + 1)]
+
+
+@pytest.mark.slow
+async def test_tries_on_a_full_disk_leave_the_reserve_to_deletions(small: SmallDirectory) -> None:
+    async with dlog.open_namespace(uri_of(small)) as namespace:
+        for log in ("a", "b"):
+            async with namespace.open_writer(log, create=True) as writer:
+                await writer.append_many(map(payload, range(100)))
+        async with namespace.open_writer("c", create=True) as writer:
+            small.fill(6 * MIB)
+            count, _ = await append_until_full(writer)
+            small.fill()
+            for _ in range(40):
+                with trio.fail_after(30):
+                    with suppress(dlog.DiskFullError):
+                        await writer.reopen()
+                    with pytest.raises(dlog.DiskFullError):
+                        await writer.append(b"x")
+            created: list[str] = []
+
+            async def create() -> None:
+                while len(created) < 1000:
+                    await namespace.create_log(f"new-{len(created)}")
+                    created.append(f"new-{len(created)}")
+
+            with pytest.raises(dlog.DiskFullError) as caught:
+                await create()
+            check_says_why(caught.value, small)
+            with trio.fail_after(30):
+                await namespace.truncate_log("b", dlog.DLSN(1, 1, 0))
+                for log in ("a", *created):
+                    await namespace.delete_log(log)
+            small.free()
+            await reopened(writer, count)
+        assert await read_all(namespace, "c") == [payload(number) for number in range(count + 1)]
 
 
 @pytest.mark.slow
