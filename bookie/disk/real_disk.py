@@ -245,9 +245,10 @@ class RealDisk(Disk):
         return release
 
     def check_in_place(self) -> None:
-        began_s = time.monotonic()
-        if began_s - self._checked_s >= CHECK_S:
-            for held in tuple(self._held.values()):
+        began_s, all_held = time.monotonic(), tuple(self._held.values())
+        # What a rename or a deletion saw holds at once.
+        if began_s - self._checked_s >= CHECK_S or any(held.is_lost for held in all_held):
+            for held in all_held:
                 held.check()
             self._checked_s = began_s
 

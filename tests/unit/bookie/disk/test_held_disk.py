@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,6 +68,25 @@ async def test_a_bookie_whose_directory_was_moved_writes_nothing_in_its_place(
         with pytest.raises(StorageFailedError, match="moved, removed or replaced"):
             await storage.submit_durably(batch)
     assert list((here / "current").iterdir()) == []
+
+
+def test_a_loss_that_a_deletion_saw_holds_at_once(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "file").touch()
+    disk = RealDisk()
+    release = disk.hold(here)
+    disk._checked_s = math.inf  # the last look is new
+    here.rename(tmp_path / "moved")
+    disk.check_in_place()
+    with pytest.raises(DirectoryLostError):
+        disk.unlink(here / "file")
+    with pytest.raises(DirectoryLostError):
+        disk.check_in_place()
+    (tmp_path / "moved").rename(here)
+    with pytest.raises(DirectoryLostError):  # also if it comes back
+        disk.check_in_place()
+    release()
 
 
 @pytest.mark.slow
