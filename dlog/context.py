@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from threading import get_ident
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import attrs
@@ -29,6 +30,7 @@ from ledger.metadata_store.lock import DistributedLock
 from ledger.metadata_store.store import MetadataStore, SessionState
 from ledger.runtime.clock import wall_ms
 from ledger.runtime.tasks.forks import RULE, call_in_child
+from ledger.runtime.tasks.trio_only import check_thread
 from namespace import logs
 from namespace.access_control.entries import Denial
 from namespace.access_control.nodes import AccessControl
@@ -152,6 +154,7 @@ class _Openness:
 
     is_closed: bool = False
     is_forked: bool = False
+    thread: int = attrs.field(factory=get_ident)  # of the run that has opened it
 
     def refuse_in_child(self) -> None:
         """Refuse every later call: called in a forked child."""
@@ -233,6 +236,13 @@ class NamespaceContext:
         if self.read_only and right is not Right.READ:
             raise ReadOnlyError(f"namespace {self.uri}")
 
+    def _check_thread(self) -> None:
+        """Raise RuntimeError in another thread than that of the run that has opened the namespace.
+
+        For calls that wait. What gives an object that is not open yet may be called in any thread.
+        """
+        check_thread(self._openness.thread, f"namespace {self.uri}")
+
     # Checks before a call.
 
     def checked(self, name: str, right: Right = Right.READ) -> str:
@@ -251,6 +261,7 @@ class NamespaceContext:
             LogMovedError: It is in another namespace now.
         """
         name = self.checked(name, right)
+        self._check_thread()
 
         async def check() -> None:
             await self.permissions.check(name, right, cursor)
@@ -270,6 +281,7 @@ class NamespaceContext:
     async def may_read(self, name: str) -> str:
         """Check the name and the policy, of a log that may be elsewhere by now."""
         name = self.checked(name)
+        self._check_thread()
         with translated(name, "reading the policy"):
             await self.permissions.check(name, Right.READ)
         return name
@@ -324,6 +336,7 @@ class NamespaceContext:
 
     async def while_store_is_away(self, right: Right, step: Callable[[], Awaitable[T]]) -> T:
         """Run a step that may be repeated; repeat it while the metadata store is out of reach."""
+        self._check_thread()
         settings = self._settings(right)
         policy = RetryPolicy(timeout_s=settings.retry_timeout_s, pause_s=settings.retry_pause_s)
         return await policy.while_store_is_away(step, self.store, subject=f"namespace {self.uri}")

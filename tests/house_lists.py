@@ -228,6 +228,7 @@ SHELLS: tuple[str, ...] = (
     "dlog/wal/standby.py",
     "dlog/wal/write_ahead_log.py",
     "dlog/write/full_ensemble.py",
+    "dlog/write/own_thread.py",
     "dlog/write/pending.py",
     "dlog/write/writer_shell.py",
     "dlog/write/capacity.py",

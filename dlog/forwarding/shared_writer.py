@@ -13,6 +13,7 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from threading import get_ident
 
 import trio
 
@@ -34,14 +35,14 @@ from dlog.forwarding.frames import GROUP_BYTES, RECORDS_MAX, ForwardedCall, Reco
 from dlog.forwarding.shared_shell import Meeting, NoMeetingError, SharedLog, SharedShell
 from dlog.statistics_names import FLUSH, FLUSHES
 from dlog.write.batcher import Batch, encoded_bytes
-from dlog.write.health import WriterHealth, WriterState
+from dlog.write.health import WriterState
 from dlog.write.log_writer import OVERLOAD_FACTOR, Buffer, Headers, LogWriter
 from dlog.write.opening import closed_at_end
+from dlog.write.own_thread import check_own_thread, in_own_thread
 from dlog.write.pending import Pending, settled_positions, wait_settled
 from dlog.write.trace_headers import TraceHeaders
 from ledger.payloads import as_payload
 from ledger.runtime.audit import audited_async
-from ledger.runtime.tasks.failing_calls import fails_at_checkpoint
 from ledger.runtime.tasks.forks import call_in_child
 from ledger.runtime.tasks.service_tasks import open_service_tasks
 from namespace.dlsn import DLSN
@@ -57,7 +58,7 @@ class SharedLogWriter(LogWriter):
         config = shared.config
         self.log, self._lookup, self._config = shared.log.name, shared.log, config
         self._forward, self._machine_of_all = shell, shell.machine
-        self._closing = trio.Event()
+        self._closing, self._thread = trio.Event(), get_ident()
         self._takes_large = config.record_bytes_max > PAYLOAD_BYTES_MAX
         self.payload_bytes_max = config.record_bytes_max
         if not self._takes_large:
@@ -69,6 +70,7 @@ class SharedLogWriter(LogWriter):
         call_in_child(self, SharedLogWriter._refuse_in_child)
 
     def _refuse_in_child(self) -> None:
+        self._thread = get_ident()  # the only one there
         machine = self._machine_of_all
         machine.stopped = WriterClosedError(self.log, "this is a forked child", "open a writer in the child")
 
@@ -123,18 +125,12 @@ class SharedLogWriter(LogWriter):
             return WriterState.FAILED
         return WriterState.OPEN if machine.link is not None else WriterState.RECOVERING
 
-    def health(self) -> WriterHealth:
-        """See ``LogWriter.health``."""
-        stopped = self._machine_of_all.stopped
-        why = None if stopped is None else stopped.message
-        return WriterHealth(self.log, self.state, self.oldest_pending_s, self.bytes_in_flight, why)
-
     @property
     def failure(self) -> WriteError | None:
         """See ``LogWriter.failure``."""
         return self._machine_of_all.stopped
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def append(
         self,
         payload: Buffer,
@@ -155,7 +151,7 @@ class SharedLogWriter(LogWriter):
             await wait_settled(group)
             return group.dlsn(0)
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def append_many(
         self,
         payloads: Iterable[Buffer],
@@ -180,7 +176,7 @@ class SharedLogWriter(LogWriter):
             groups = self._take_groups(records, ids, attributes, atomic, sequence)
             return await settled_positions([(each, 0, count) for each, count in groups])
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def append_after(
         self,
         payload: Buffer,
@@ -198,7 +194,7 @@ class SharedLogWriter(LogWriter):
             (found,) = await self._after([as_payload(payload)], last, ids, [attributes])
             return found
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def append_many_after(
         self,
         payloads: Iterable[Buffer],
@@ -236,7 +232,7 @@ class SharedLogWriter(LogWriter):
         await self._wait_idle()
         return await self._forward.call(request)
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def append_once(
         self,
         payload: Buffer,
@@ -257,7 +253,7 @@ class SharedLogWriter(LogWriter):
             (found,) = await self._forward.call(request)
             return found
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def outcome(self, txid: int) -> DLSN | None:
         """See ``LogWriter.outcome``."""
         found = await self._forward.call(Request(0, ForwardedCall.OUTCOME, txid=as_txid(txid)))
@@ -295,7 +291,7 @@ class SharedLogWriter(LogWriter):
         attributes = None if key is None and headers is None else self._attributes(key, headers)
         return Pending(self._taken(payload, txid, attributes, sequence), 0)
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def wait_capacity(self) -> None:
         """See ``LogWriter.wait_capacity``."""
         machine = self._machine_of_all
@@ -305,7 +301,7 @@ class SharedLogWriter(LogWriter):
         if machine.stopped is not None:
             raise machine.stopped.about(RecordOutcome.NOT_WRITTEN)
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def flush(self) -> None:
         """See ``LogWriter.flush``."""
         machine = self._machine_of_all
@@ -325,14 +321,14 @@ class SharedLogWriter(LogWriter):
                 newest.raise_error()
             await self._forward.call(Request(0, ForwardedCall.FLUSH))
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def truncate(self, first_kept: DLSN) -> DLSN | None:
         """See ``LogWriter.truncate``."""
         await self._forward.shared.check_truncation()
         found = await self._forward.call(Request(0, ForwardedCall.TRUNCATE, position=as_dlsn(first_kept)))
         return found[0] if found else None
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def seal(self) -> None:
         """See ``LogWriter.seal``. The writers of all programs end."""
         await self._forward.shared.check_admin()
@@ -347,11 +343,13 @@ class SharedLogWriter(LogWriter):
 
     async def aclose(self) -> None:
         """See ``LogWriter.aclose``. If this program owns the log, another one takes it over."""
+        check_own_thread(self)
         self._closing.set()
         await self._forward.aclose()
 
     async def reopen(self) -> None:
         """A shared writer opens itself again as long as it may. Raises what has stopped it for good."""
+        check_own_thread(self)
         await trio.lowlevel.checkpoint()
         stopped = self._machine_of_all.stopped
         if self._closing.is_set():
@@ -367,6 +365,7 @@ class SharedLogWriter(LogWriter):
     def _taken(
         self, payload: Buffer, txid: int | None, attributes: bytes | None, sequence: int | None
     ) -> Group:
+        check_own_thread(self)
         if payload.__class__ is not bytes:
             payload = as_payload(payload)
         ids = None if txid is None else self._checked_txids([txid], 1)

@@ -19,6 +19,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from threading import get_ident
 
 import attrs
 import trio
@@ -51,6 +52,7 @@ from ledger.metadata_store.lock import DistributedLock, in_order, member_owner
 from ledger.pickling import ProcessBound
 from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.runtime.tasks.service_tasks import ServiceTasks, open_service_tasks
+from ledger.runtime.tasks.trio_only import check_thread
 from namespace.cursor_nodes import check_cursor_name
 from namespace.dlsn import DLSN
 from namespace.segments.truncation import first_left
@@ -141,7 +143,7 @@ class GroupMember(ProcessBound):
         self._failure: DLogError | None = None
         self._failed = trio.Event()
         self._send, self._receive = trio.open_memory_channel[tuple[_Claim, GroupBatch]](0)
-        self._fetching = trio.Lock()
+        self._fetching, self._thread = trio.Lock(), get_ident()
         self._fetched: deque[tuple[_Claim, GroupBatch]] = deque()  # and not taken yet: one at most
 
     def __repr__(self) -> str:
@@ -186,6 +188,7 @@ class GroupMember(ProcessBound):
 
     async def _fetch(self) -> None:
         """Return when a batch is fetched, or the member has failed."""
+        check_thread(self._thread, f"member {self.name!r} of group {self.group!r}")
         async with self._fetching:
             if self._fetched or self._failure is not None:
                 await trio.lowlevel.checkpoint()

@@ -15,6 +15,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
+from threading import get_ident
 from typing import Literal, overload
 
 import trio
@@ -45,6 +46,7 @@ from ledger.runtime.statistics.tracing import MESSAGE_COUNT, Span
 from ledger.runtime.tasks.failing_calls import fails_at_checkpoint
 from ledger.runtime.tasks.forks import RULE, call_in_child
 from ledger.runtime.tasks.service_tasks import open_service_tasks
+from ledger.runtime.tasks.trio_only import check_thread
 from namespace.cursor_nodes import Cursor
 from namespace.dlsn import DLSN
 
@@ -108,7 +110,7 @@ class LogReader(ProcessBound):
         self._is_closed = False
         self._records: Sequence[Record] = []  # decoded; a RecordBatch if decoded to columns
         self._index = 0  # of the first record that is not returned yet
-        self._is_forked = False
+        self._is_forked, self._thread = False, get_ident()
         self._cursor = cursor
         call_in_child(self, LogReader._refuse_in_child)
 
@@ -116,9 +118,10 @@ class LogReader(ProcessBound):
         """Refuse to fetch: called in a forked child."""
         self._is_forked = True
 
-    def _check_process(self) -> None:
+    def _check_caller(self) -> None:
         if self._is_forked:
             raise NamespaceClosedError(f"reader of log {self.log!r}: {RULE}")
+        check_thread(self._thread, f"reader of log {self.log!r}")
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "at its end" if self._ahead.is_over else "following"
@@ -256,6 +259,7 @@ class LogReader(ProcessBound):
     ) -> Sequence[Record] | None:
         if records_max < 1:
             raise ValueError(f"records_max={records_max}: at least 1")
+        self._check_caller()
         if self._index == len(self._records):
             if (ready := self._ready(columns)) is not None:
                 await trio.lowlevel.checkpoint()
@@ -315,6 +319,8 @@ class LogReader(ProcessBound):
 
     async def aclose(self) -> None:
         """End the reader. Idempotent; leaving ``async with`` calls it."""
+        if not self._is_forked:
+            self._check_caller()
         self._is_closed = True
         self._ahead.chunks.clear()
         self._position = self.position
@@ -415,7 +421,7 @@ class LogReader(ProcessBound):
 
         Raises the error that ended the fetching task, after the records before it.
         """
-        self._check_process()
+        self._check_caller()
         if self._is_closed:
             raise NamespaceClosedError(f"reader of log {self.log!r}: it was closed; open another one")
         if self._index < len(self._records):

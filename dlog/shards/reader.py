@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from threading import get_ident
 from typing import Literal, overload
 
 import attrs
@@ -30,6 +31,7 @@ from dlog.read.record_batch import RecordBatch
 from dlog.shards.creation import shard_names
 from ledger.pickling import ProcessBound
 from ledger.runtime.tasks.service_tasks import open_service_tasks
+from ledger.runtime.tasks.trio_only import check_thread
 from namespace.cursor_nodes import Cursor
 from namespace.dlsn import DLSN
 from namespace.log_name import check_log_name
@@ -61,7 +63,7 @@ class ShardedReader(ProcessBound):
 
     def __init__(self, name: str, readers: Mapping[int, LogReader], *, gaps: bool = False) -> None:
         self.name = name
-        self._readers, self.gaps = readers, gaps
+        self._readers, self.gaps, self._thread = readers, gaps, get_ident()
         self._offers, self._turns = trio.open_memory_channel[_Turn](0)
         self._refilling = trio.Lock()
         self._is_columnar = False  # the last call asked for columns
@@ -260,6 +262,7 @@ class ShardedReader(ProcessBound):
         Args:
             gaps: A turn may be a gap; False: raise its error, at each call.
         """
+        check_thread(self._thread, f"reader of the sharded log {self.name!r}")
         self._is_columnar = columns
         await trio.lowlevel.checkpoint()
         ready = None if self._refilling.locked() else self._look()  # also if there is no time to wait

@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from threading import get_ident
 from typing import NoReturn
 
 from dlog.errors import RecordOutcome, WriteError
@@ -56,12 +57,14 @@ class Batch:
         "segment_seqno",
         "since_s",
         "size_bytes",
+        "thread",
         "txids",
     )
 
     def __init__(self, on_wanted: Callable[[], None] | None = None) -> None:
         """``on_wanted``: called once if a caller begins to wait for a record that is not sent yet."""
         self.on_wanted = on_wanted
+        self.thread = get_ident()  # of the run whose writer it is
         self.is_wanted = False  # a caller waits for a record
         self.payloads: list[bytes] = []
         self.txids: list[int] = []

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from threading import get_ident
 
 import trio
 
@@ -38,11 +39,11 @@ from dlog.read.read_only_log import ReadOnlyLog
 from dlog.statistics_names import APPEND, APPEND_MANY, FLUSH, FLUSHES
 from dlog.write.batcher import Batch, encoded_bytes
 from dlog.write.health import WriterHealth, WriterState
+from dlog.write.own_thread import check_own_thread, in_own_thread, not_taken_now
 from dlog.write.pending import Pending, settled_positions, wait_settled
 from dlog.write.record_rooms import RecordRooms
 from dlog.write.reopening import Reopener
 from dlog.write.repeats import is_repeat_of
-from dlog.write.steps import taken_in_step
 from dlog.write.trace_headers import TraceHeaders, marked
 from dlog.write.writer_shell import WriterShell
 from dlog.write.writer_state import Intake, Phase
@@ -52,7 +53,7 @@ from ledger.pickling import ProcessBound
 from ledger.runtime.audit import audited_async
 from ledger.runtime.clock import wall_ms
 from ledger.runtime.statistics.tracing import Span
-from ledger.runtime.tasks.failing_calls import checkpoint_after_error, fails_at_checkpoint
+from ledger.runtime.tasks.failing_calls import checkpoint_after_error
 from ledger.runtime.tasks.forks import RULE, call_in_child
 from namespace.dlsn import DLSN
 
@@ -87,7 +88,7 @@ class LogWriter(ProcessBound):
         # Each raises if the program may not seal or truncate the log.
         self._check_admin, self._check_truncation = check_admin, check_truncation
         self._begin = begin  # takes the lock and recovers
-        self._reopening, self._closing = trio.Lock(), trio.Event()
+        self._reopening, self._closing, self._thread = trio.Lock(), trio.Event(), get_ident()
         self._reopener: Reopener | None = None
         self._config = config
         self._wall_ms = wall_ms
@@ -115,6 +116,7 @@ class LogWriter(ProcessBound):
 
     def _refuse_in_child(self) -> None:
         """Refuse every later record: called in a forked child."""
+        self._thread = get_ident()  # the only one there
         self._machine.refuse(WriterClosedError(self.log, RULE))
 
     def __repr__(self) -> str:
@@ -169,14 +171,8 @@ class LogWriter(ProcessBound):
 
     def health(self) -> WriterHealth:
         """State, reason and ages at this moment."""
-        stopped = self._machine.stopped
-        return WriterHealth(
-            self.log,
-            self.state,
-            self.oldest_pending_s,
-            self.bytes_in_flight,
-            None if stopped is None else stopped.message,
-        )
+        why = None if self.failure is None else self.failure.message
+        return WriterHealth(self.log, self.state, self.oldest_pending_s, self.bytes_in_flight, why)
 
     @property
     def failure(self) -> WriteError | None:
@@ -248,7 +244,7 @@ class LogWriter(ProcessBound):
                 await self.wait_capacity()
             return marked(span, await Pending(*self._take(payload, txid, attributes, waits=True)))
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def append_many(
         self,
         payloads: Iterable[bytes | bytearray | memoryview],
@@ -293,7 +289,7 @@ class LogWriter(ProcessBound):
             attributes = self._traces.of_all(records, attributes, atomic=atomic)
             return await settled_positions(self._take_many(records, ids, attributes, atomic=atomic))
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def append_after(
         self,
         payload: bytes | bytearray | memoryview,
@@ -324,7 +320,7 @@ class LogWriter(ProcessBound):
             ranges = await self._take_after(last, [payload], txids, given, atomic=False)
             return marked(span, (await settled_positions(ranges))[0])
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def append_many_after(
         self,
         payloads: Iterable[bytes | bytearray | memoryview],
@@ -348,7 +344,7 @@ class LogWriter(ProcessBound):
                 await self._take_after(last, records, txids, attributes, atomic=True)
             )
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def append_once(
         self,
         payload: bytes | bytearray | memoryview,
@@ -383,7 +379,7 @@ class LogWriter(ProcessBound):
                 raise TxidReusedError(self.log, txid, found.dlsn)
             return marked(span, found.dlsn)
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def outcome(self, txid: int) -> DLSN | None:
         """The position of the log's first record with this transaction id; None if it has none.
 
@@ -460,7 +456,7 @@ class LogWriter(ProcessBound):
         attributes = None if key is None and headers is None else self._attributes(key, headers)
         return Pending(*self._take(payload, txid, attributes, waits=True))
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def wait_capacity(self) -> None:
         """Return when fewer than ``bytes_in_flight_max`` bytes are in flight; at once if they are already.
 
@@ -477,7 +473,7 @@ class LogWriter(ProcessBound):
                     raise
             await self._reopener.wait_changed()
 
-    @fails_at_checkpoint
+    @in_own_thread
     async def flush(self) -> None:
         """Return when every record submitted before is durable, and visible to a reader that looks.
 
@@ -518,6 +514,7 @@ class LogWriter(ProcessBound):
             LogUnavailableError, LogMetadataError
             AccessDeniedError: The policy of the namespace does not allow it.
         """
+        check_own_thread(self)
         first_kept = as_dlsn(first_kept)
         await self._check_truncation()
         with translated(self.log, "truncating it"):
@@ -535,6 +532,7 @@ class LogWriter(ProcessBound):
             LogFencedError, LogWriteError, WriterClosedError: The writer has stopped.
             AccessDeniedError: The policy of the namespace does not allow it.
         """
+        check_own_thread(self)
         await self._check_admin()
         machine = self._machine
         if machine.refusal is not None:
@@ -557,6 +555,7 @@ class LogWriter(ProcessBound):
         Raises:
             LogFencedError, LogWriteError: Some submitted record is not durable.
         """
+        check_own_thread(self)
         self._closing.set()
         if self._reopener is not None:
             self._reopener.close()
@@ -580,6 +579,7 @@ class LogWriter(ProcessBound):
             LogNotFoundError, EndOfStreamError (sealed), LogLockedError, LogFencedError, LogMetadataError
             LogUnavailableError, NamespaceLostError
         """
+        check_own_thread(self)
         async with self._reopening:
             if self._machine.stopped is None and not self._closing.is_set():
                 await trio.lowlevel.checkpoint()
@@ -679,8 +679,8 @@ class LogWriter(ProcessBound):
     ) -> tuple[Batch, int]:
         """Take one record. ``waits``: the caller is about to wait for it."""
         machine = self._machine
-        if machine.in_step:
-            raise taken_in_step(self.log)
+        if machine.in_step or get_ident() != self._thread:
+            raise not_taken_now(self)
         try:
             machine.in_step = True  # as ``a_step``, without a call
             if machine.refusal is not None:
@@ -735,8 +735,8 @@ class LogWriter(ProcessBound):
             after: The record that must be the newest; None: any. Returns [] if it is another one.
         """
         machine = self._machine
-        if machine.in_step:
-            raise taken_in_step(self.log)
+        if machine.in_step or get_ident() != self._thread:
+            raise not_taken_now(self)
         try:
             machine.in_step = True
             if machine.refusal is not None:

@@ -15,12 +15,18 @@ from dlog.errors import RecordOutcome, WriteError
 from dlog.write.batcher import Batch
 from ledger.pickling import ProcessBound
 from ledger.runtime.tasks.futures import settle
+from ledger.runtime.tasks.trio_only import check_thread
 from namespace.dlsn import DLSN
 
 
 async def wait_settled(batch: Batch) -> None:
-    """Return when the batch is settled. A cancelled wait changes nothing about the batch."""
+    """Return when the batch is settled. A cancelled wait changes nothing about the batch.
+
+    Raises:
+        RuntimeError: The caller is in another thread than the writer's.
+    """
     if batch.outcome is RecordOutcome.PENDING:
+        check_thread(batch.thread, "the writer of the record")
         event = trio.Event()
         batch.on_settled(event.set)
         if not batch.is_wanted:
@@ -95,6 +101,7 @@ class Pending(ProcessBound):
 
         The record is sent as if a caller waited for it.
         """
+        check_thread(self._batch.thread, "the writer of the record")
         self._batch.on_settled(callback)
         self._batch.want()
 

@@ -1,5 +1,6 @@
-"""Functions for trio that a program of asyncio calls: the error says what to use."""
+"""Calls for trio that a program makes in another loop or another thread: the error says what to use."""
 
+# covers: dlog/write/own_thread.py
 # covers: ledger/runtime/tasks/trio_only.py
 
 from __future__ import annotations
@@ -8,13 +9,21 @@ import asyncio
 import contextlib
 import importlib
 import inspect
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 import dlog.aio
+from dlog import wal
 from dlog.cluster import LocalCluster
+from dlog.groups import join_group
+from dlog.shards import create_sharded_log, open_sharded_reader, open_sharded_writer
+from namespace.dlsn import DLSN
 
 # Functions of the public packages that open something by a URI or a path. All other asynchronous ones take
 # what these give.
@@ -91,3 +100,166 @@ def test_asyncio_learns_of_dlog_aio_also_while_a_namespace_of_it_is_open(tmp_pat
                 await stack.enter_async_context(dlog.open_namespace(tmp_path.as_uri()))
 
     asyncio.run(main())
+
+
+LIMIT_S = 30
+FIRST = DLSN(1, 0, 0)
+
+
+@asynccontextmanager
+async def opened(uri: str) -> AsyncIterator[dict[str, Any]]:
+    """One object of each kind, in a run of trio of its own."""
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        namespace = await enter(dlog.open_namespace(uri))
+        await create_sharded_log(namespace, "parts", 2)
+        found: dict[str, Any] = {
+            "namespace": namespace,
+            "writer": await enter(namespace.open_writer("log", create=True)),
+            "shared writer": await enter(namespace.open_writer("shared", create=True, shared=True)),
+            "sharded writer": await enter(open_sharded_writer(namespace, "parts")),
+            "reader": await enter(namespace.open_reader("log", cursor="c")),
+            "sharded reader": await enter(open_sharded_reader(namespace, "parts")),
+            "cursors": namespace.cursors("log"),
+            "member": await enter(join_group(namespace, "group", ["log"])),
+            "wal": await enter(wal.open_wal(namespace, apply=bytes)),
+        }
+        while not found["member"].logs:
+            await found["member"].wait_change()
+        yield found
+
+
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "append": lambda each: each.append(b"x"),
+    "append_many": lambda each: each.append_many([b"x", b"y"]),
+    "append_after": lambda each: each.append_after(b"x", None),
+    "append_many_after": lambda each: each.append_many_after([b"x"], None),
+    "append_once": lambda each: each.append_once(b"x", txid=2**41),
+    "outcome": lambda each: each.outcome(7),
+    "submit": lambda each: each.submit(b"x"),
+    "begin_append": lambda each: each.begin_append(b"x"),
+    "wait_capacity": lambda each: each.wait_capacity(),
+    "flush": lambda each: each.flush(),
+    "truncate": lambda each: each.truncate(FIRST),
+    "seal": lambda each: each.seal(),
+    "reopen": lambda each: each.reopen(),
+    "aclose": lambda each: each.aclose(),
+}
+CALLS: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "writer": WRITES,
+    "shared writer": WRITES,
+    "sharded writer": {
+        "append": lambda each: each.append(b"k", b"x"),
+        "append_many": lambda each: each.append_many([(b"k", b"x")]),
+        "submit": lambda each: each.submit(b"k", b"x"),
+        "wait_capacity": lambda each: each.wait_capacity(),
+    },
+    "reader": {
+        "read_batch": lambda each: each.read_batch(1),
+        "read_records": lambda each: each.read_records(1, wait_s=0),
+        "next": lambda each: anext(each),
+        "aclose": lambda each: each.aclose(),
+    },
+    "sharded reader": {"read_batch": lambda each: each.read_batch(1), "next": lambda each: anext(each)},
+    "member": {"next": lambda each: anext(each)},
+    "cursors": {"set": lambda each: each.set("c", FIRST), "get": lambda each: each.get("c")},
+    "wal": {"append": lambda each: each.append(b"x")},
+    "namespace": {
+        "create_log": lambda each: each.create_log("other"),
+        "list_logs": lambda each: each.list_logs(),
+        "last_dlsn": lambda each: each.last_dlsn("log"),
+        "open_writer": lambda each: each.open_writer("other", create=True).__aenter__(),
+    },
+}
+
+
+def refusal(call: Callable[[Any], Any], value: Any, *, runs_trio: bool) -> BaseException | None:
+    """What a call raises in another thread; None if it returns or does not end."""
+    errors: list[BaseException] = []
+
+    async def in_run() -> None:
+        result = call(value)
+        if inspect.isawaitable(result):
+            await result
+
+    def work() -> None:
+        try:
+            if runs_trio:
+                trio.run(in_run)
+            else:
+                result = call(value)
+                if inspect.iscoroutine(result):
+                    result.send(None)
+        except BaseException as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(LIMIT_S)
+    return errors[0] if errors else None
+
+
+@pytest.mark.parametrize("kind", CALLS)
+async def test_each_call_from_another_thread_is_refused_and_does_nothing(tmp_path: Path, kind: str) -> None:
+    with trio.fail_after(LIMIT_S * 2):
+        async with opened(tmp_path.as_uri()) as objects:
+            for name, call in CALLS[kind].items():
+                error = refusal(call, objects[kind], runs_trio=True)
+                assert isinstance(error, RuntimeError), (name, error)
+                assert "in another thread" in str(error), name
+                assert "Use dlog.blocking" in str(error), name
+                assert "trio.from_thread.run" in str(error), name
+            assert await objects["writer"].append(b"mine") == FIRST
+            assert list((await objects["reader"].read_batch(10)).payloads()) == [b"mine"]
+            await objects["shared writer"].append(b"mine")
+            await objects["sharded writer"].append(b"key", b"mine")
+            assert await objects["wal"].append(b"mine") == b"mine"
+            assert not await objects["namespace"].log_exists("other")
+            for log in ("log", "shared"):
+                assert await objects["namespace"].count_records(log) == 1
+
+
+async def test_a_submit_in_a_thread_without_a_run_is_refused_and_takes_nothing(tmp_path: Path) -> None:
+    with trio.fail_after(LIMIT_S * 2):
+        async with dlog.open_namespace(tmp_path.as_uri()) as namespace:
+            async with namespace.open_writer("log", create=True) as writer:
+                error = refusal(lambda each: each.submit(b"x"), writer, runs_trio=False)
+                assert isinstance(error, RuntimeError)
+                assert "in another thread" in str(error)
+                await writer.append(b"mine")
+            assert await namespace.count_records("log") == 1
+
+
+async def test_a_record_cannot_be_awaited_in_another_thread(tmp_path: Path) -> None:
+    with trio.fail_after(LIMIT_S * 2):
+        async with AsyncExitStack() as stack:
+            namespace = await stack.enter_async_context(dlog.open_namespace(tmp_path.as_uri()))
+            writer = await stack.enter_async_context(namespace.open_writer("log", create=True))
+            pending = writer.submit(b"x")
+            error = refusal(lambda each: each, pending, runs_trio=True)
+            assert isinstance(error, RuntimeError)
+            assert "in another thread" in str(error)
+            assert await pending == FIRST
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_later_run_in_the_same_thread_finds_all_closed(tmp_path: Path, kind: str) -> None:
+    objects: dict[str, Any] = {}
+
+    async def first() -> None:
+        async with opened(tmp_path.as_uri()) as found:
+            objects.update(found)
+
+    async def made(call: Callable[[Any], Any]) -> None:
+        result = call(objects[kind])
+        if inspect.isawaitable(result):
+            await result
+
+    async def second() -> None:
+        for name, call in CALLS[kind].items():
+            if name not in ("aclose", "outcome", "wait_capacity", "flush"):  # which have nothing to do
+                with trio.fail_after(LIMIT_S), pytest.raises(dlog.DLogError):
+                    await made(call)
+
+    trio.run(first)
+    trio.run(second)
