@@ -155,8 +155,8 @@ class Registry:
     Args:
         converter: A converter of cattrs with hooks of the application; None: that of ``strict_converter``. It
             must produce what JSON can hold.
-        check: Decode each payload before ``encode`` returns it, so that nothing is written that cannot be
-            read. It doubles the time of ``encode``.
+        check: Decode each payload before ``encode`` returns it, and compare the value, so that nothing is
+            written that cannot be read as it was. It doubles the time of ``encode``.
     """
 
     def __init__(self, converter: JsonConverter | None = None, *, check: bool = True) -> None:
@@ -220,7 +220,8 @@ class Registry:
         """The payload of a value.
 
         Raises:
-            TypedRecordError: Its class is not registered, or a field could not be read again.
+            TypedRecordError: Its class is not registered, or a field could not be read again, or would come
+                back changed. Without the check of ``Registry`` this is not looked at.
         """
         name = self._name_of(value)
         try:
@@ -233,8 +234,8 @@ class Registry:
             ).encode()
         except (TypeError, ValueError) as exc:  # also UnicodeEncodeError
             raise TypedRecordError(f"a value of type {name!r} cannot be written as JSON: {exc}") from None
-        if self._check:
-            self.decode(payload)
+        if self._check and (change := _change(value, self.decode(payload))) is not None:
+            raise TypedRecordError(f"a value of type {name!r} would not come back as it was: {change}")
         return payload
 
     def headers(self, value: Any, others: Headers | None = None) -> dict[str, bytes]:
@@ -401,6 +402,57 @@ def strict_converter() -> JsonConverter:
     )
     converter.register_structure_hook_func(_is_model, _model)
     return converter
+
+
+def _change(value: Any, found: Any, path: str = "") -> str | None:
+    """What differs between a value and what its payload gives; None: nothing.
+
+    A class without an equality of its own is compared by its fields. What cannot be compared is taken as
+    equal. No value is shown: one may be a password.
+    """
+    is_comparable = True
+    try:
+        if found == value:
+            return None
+    except Exception:  # such as an array of numpy
+        is_comparable = False
+    where = f"its field {path!r}" if path else "it"
+    if type(found) is not type(value):
+        return f"{where} is {type(value).__qualname__}, and would be {type(found).__qualname__}"
+    parts = _parts(value)
+    if parts is None:
+        if not is_comparable or not any("__eq__" in vars(each) for each in type(value).__mro__[:-1]):
+            return None
+        if isinstance(value, (float, Decimal)) and str(found) == str(value):
+            return None  # not a number
+        return f"{where} would have another value"
+    others = _parts(found) or {}
+    for key in (*parts, *(others.keys() - parts.keys())):
+        below = f"{path}.{key}" if path else str(key)
+        if key not in parts or key not in others:
+            return f"its field {below!r} would be {'new' if key in others else 'left out'}"
+        if (change := _change(parts[key], others[key], below)) is not None:
+            return change
+    return None
+
+
+def _parts(value: Any) -> dict[Any, Any] | None:
+    """The fields of a value, by name, index or key; None for one without."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, (list, tuple)):
+        return dict(enumerate(value))
+    cls = type(value)
+    if hasattr(cls, "__attrs_attrs__"):
+        names = [field.name for field in attrs.fields(cls)]
+    elif dataclasses.is_dataclass(cls):
+        names = [field.name for field in dataclasses.fields(cls)]
+    elif _is_model(cls):
+        private = value.__pydantic_private__ or {}
+        return {name: getattr(value, name) for name in cls.model_fields} | private
+    else:
+        return None
+    return {name: getattr(value, name) for name in names}
 
 
 def _is_model(cls: object) -> bool:

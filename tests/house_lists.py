@@ -376,6 +376,7 @@ CALLER, LATER = "the caller gets it", "it is raised later, outside of a nursery 
 ENDS = "the process ends here"
 HANDED_ON = {
     "ledger/metadata_store/store.py get_many.read": LATER,
+    "dlog/typed.py _change": "it cannot be compared, so it is taken as equal",
     "ledger/metadata_store/zookeeper.py _stop_client": "kazoo's own thread; the server ends the session",
     "ledger/blocking.py submit_now": "the future of the entry gets it",
     "ledger/read/lac_poll.py _on_standing": "the poll raises it",

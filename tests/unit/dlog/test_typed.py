@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import dlog
 import dlog.aio
 import dlog.blocking
-from dlog.typed import Registry, Typed, TypedRecordError
+from dlog.typed import Registry, Typed, TypedRecordError, strict_converter
 
 
 class State(enum.Enum):
@@ -468,3 +468,136 @@ def test_headers_that_contradict_the_payload_are_an_error() -> None:
     for stale in (OWN, {**OWN, "schema": b"cost"}):
         with pytest.raises(TypedRecordError, match="but its payload says type 'price', version 2"):
             made.decode(payload, stale)
+
+
+class Login(pydantic.BaseModel):
+    user: str
+    password: pydantic.SecretStr = pydantic.SecretStr("")
+
+
+class Hidden(pydantic.BaseModel):
+    id: int
+    note: str = pydantic.Field(default="", exclude=True)
+
+
+class LineWithTax(Line):
+    tax: int = 0
+
+
+class Noted(pydantic.BaseModel):
+    id: int
+    _note: str = pydantic.PrivateAttr(default="")
+
+
+class Holder(pydantic.BaseModel):
+    by_name: dict[str, list[Login]] = {}
+
+
+def noted() -> Noted:
+    value = Noted(id=1)
+    value._note = "seen"
+    return value
+
+
+@dataclasses.dataclass
+class Base:
+    id: int
+
+
+@dataclasses.dataclass
+class Derived(Base):
+    more: str = ""
+
+
+@dataclasses.dataclass
+class Holds:
+    part: Base
+    numbers: list[int] = dataclasses.field(default_factory=list)
+
+
+LINE = LineWithTax(sku="tee", price=Decimal(2), tax=7)
+LOGIN = Login(user="me", password=pydantic.SecretStr("hunter2"))
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (LOGIN, "its field 'password' would have another value"),
+        (Holder(by_name={"a": [LOGIN]}), "its field 'by_name.a.0.password' would have another value"),
+        (Hidden(id=1, note="x"), "its field 'note' would have another value"),
+        (Invoice(id=1, lines=[LINE]), "its field 'lines.0' is LineWithTax, and would be Line"),
+        (noted(), "its field '_note' would have another value"),
+        (Holds(Derived(1, "x")), "its field 'part'"),
+        (Holds(Base(1), (1, 2)), "its field 'numbers' is tuple, and would be list"),  # type: ignore[arg-type]
+    ],
+    ids=["secret", "secret within", "excluded", "subclass", "private", "subclass of a dataclass", "tuple"],
+)
+def test_a_value_that_would_come_back_changed_is_not_written(value: Any, why: str) -> None:
+    made = Registry()
+    made.register("thing")(type(value))
+    with pytest.raises(TypedRecordError) as caught:
+        made.encode(value)
+    assert "'thing'" in str(caught.value)
+    assert why in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@attrs.define(eq=False)
+class Plain:
+    id: int
+    part: Base
+
+
+@dataclasses.dataclass
+class Around:
+    part: Plain
+    rate: Decimal = Decimal("NaN")
+
+
+class Unsure:
+    """Its equality raises, as that of an array does where one answer is asked for."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("which one?")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclasses.dataclass
+class Numbers:
+    many: Unsure
+    one: int = 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Plain(1, Base(2)),
+        Around(Plain(1, Base(2))),
+        Numbers(Unsure()),
+        Login(user="me"),
+        Hidden(id=1),
+        Noted(id=1),
+    ],
+    ids=["no equality", "no equality within", "unsure", "no secret", "as excluded", "no note"],
+)
+def test_what_comes_back_as_it_was_is_written(value: Any) -> None:
+    converter = strict_converter()
+    converter.register_unstructure_hook(Unsure, lambda _: 0)
+    converter.register_structure_hook(Unsure, lambda *_: Unsure())
+    made = Registry(converter)
+    made.register("thing")(type(value))
+    assert type(made.decode(made.encode(value))) is type(value)
+
+
+def test_a_field_of_a_value_without_equality_is_compared() -> None:
+    made = Registry()
+    made.register("thing")(Plain)
+    with pytest.raises(TypedRecordError, match="its field 'part'"):
+        made.encode(Plain(1, Derived(2, "x")))
+
+
+def test_without_the_check_a_value_is_written_as_it_is() -> None:
+    made = Registry(check=False)
+    made.register("thing")(Hidden)
+    assert made.decode(made.encode(Hidden(id=1, note="x"))) == Hidden(id=1)
