@@ -6,8 +6,9 @@ Always: a cancelled call has ended in trio before its asyncio task continues; th
 last block that needs it, and at the latest when the loop closes its asynchronous generators, as
 ``asyncio.run`` makes it do.
 
-Trio waits for sockets in a thread of its own, but only while nothing is ready. Functions of trio that do not
-wait may be called from the loop at any time, since both run in one thread.
+Trio waits for sockets in a thread of its own, but only while nothing is ready. If no thread can be started,
+the loop looks at the sockets from time to time. Functions of trio that do not wait may be called from the
+loop at any time, since both run in one thread.
 
 Source: trio's guest mode (``trio.lowlevel.start_guest_run``).
 """
@@ -25,6 +26,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
+import outcome
 import trio
 
 from dlog.errors import DLogError, NamespaceClosedError
@@ -34,6 +36,7 @@ from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.runtime.tasks.forks import RULE
 
 PASSES_CALLS_ON = True  # for ``shorten``
+LOOK_S = 0.01  # between two looks at the sockets while no thread can wait for them
 
 T = TypeVar("T")
 
@@ -77,7 +80,7 @@ class Bridge:
         A cancelled call leaves nothing that runs.
 
         Raises:
-            RuntimeError: gevent or eventlet has replaced threads.
+            RuntimeError: gevent or eventlet has replaced threads, or no thread can be started.
         """
         refuse_green_threads()
         loop = get_running_loop()
@@ -169,6 +172,8 @@ class Bridge:
         return self._nursery
 
     async def _start(self) -> None:
+        # If no thread can be started, that is raised here, before anything has begun.
+        trio.lowlevel.start_thread_soon(_nothing, lambda _: None)
         started: asyncio.Future[None] = self._loop.create_future()
         ended: asyncio.Future[None] = self._loop.create_future()
 
@@ -193,10 +198,11 @@ class Bridge:
             self._with_loop = self._end_with_loop()
             await anext(self._with_loop)  # now the loop knows it
         give_back_interrupts = _take_interrupts(self._loop)
+        steps = _Steps(self._loop)
         trio.lowlevel.start_guest_run(
             main,
-            run_sync_soon_threadsafe=self._loop.call_soon_threadsafe,
-            run_sync_soon_not_threadsafe=self._loop.call_soon,
+            run_sync_soon_threadsafe=steps.soon_threadsafe,
+            run_sync_soon_not_threadsafe=steps.soon,
             done_callback=done,
             host_uses_signal_set_wakeup_fd=True,
         )
@@ -238,6 +244,45 @@ class Bridge:
         async with self._turn:
             await self._end()
             _bridges.pop(self._loop, None)
+
+
+class _Steps:
+    """Makes the steps of a guest run in the loop, also while no thread can be started.
+
+    Trio starts a thread at the end of a step, to wait for sockets. If that fails, the run would never make
+    another step, and no error would be raised in it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._guest: Any = None  # trio's object for the guest run, once it is known
+
+    def soon(self, step: Callable[[], object]) -> None:
+        if self._guest is None:
+            self._guest = getattr(step, "__self__", None)
+        self._loop.call_soon(self._make, step)
+
+    def soon_threadsafe(self, step: Callable[[], object]) -> None:
+        self._loop.call_soon_threadsafe(self._make, step)
+
+    def _make(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except RuntimeError:
+            if self._guest is None or self._guest.runner.guest_tick_scheduled:
+                raise  # it was not the start of a thread
+            self._loop.call_later(LOOK_S, self._make, self._look)
+
+    def _look(self) -> None:
+        """Make the step that the thread would have asked for."""
+        guest = self._guest
+        guest.unrolled_run_next_send = outcome.capture(guest.runner.io_manager.get_events, 0)
+        guest.runner.guest_tick_scheduled = True
+        guest.guest_tick()
+
+
+def _nothing() -> None:
+    """For a thread that has nothing to do."""
 
 
 class Held(Generic[T]):
