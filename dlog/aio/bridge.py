@@ -16,6 +16,7 @@ Source: trio's guest mode (``trio.lowlevel.start_guest_run``).
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import threading
@@ -255,11 +256,12 @@ class _Steps:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._guest: Any = None  # trio's object for the guest run, once it is known
+        # Trio's object for the guest run. Not kept here: it is freed with the steps of a loop that is closed.
+        self._guest: Callable[[], Any] = lambda: None
 
     def soon(self, step: Callable[[], object]) -> None:
-        if self._guest is None:
-            self._guest = getattr(step, "__self__", None)
+        if self._guest() is None:
+            self._guest = weakref.ref(step.__self__)  # type: ignore[attr-defined]
         self._loop.call_soon(self._make, step)
 
     def soon_threadsafe(self, step: Callable[[], object]) -> None:
@@ -269,13 +271,13 @@ class _Steps:
         try:
             step()
         except RuntimeError:
-            if self._guest is None or self._guest.runner.guest_tick_scheduled:
+            guest = self._guest()
+            if guest is None or guest.runner.guest_tick_scheduled:
                 raise  # it was not the start of a thread
-            self._loop.call_later(LOOK_S, self._make, self._look)
+            self._loop.call_later(LOOK_S, self._make, functools.partial(self._look, guest))
 
-    def _look(self) -> None:
+    def _look(self, guest: Any) -> None:
         """Make the step that the thread would have asked for."""
-        guest = self._guest
         guest.unrolled_run_next_send = outcome.capture(guest.runner.io_manager.get_events, 0)
         guest.runner.guest_tick_scheduled = True
         guest.guest_tick()

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,26 @@ def test_a_guest_run_does_not_begin_where_no_thread_can_be_started(monkeypatch: 
 
     threads = NoThreads(0, 10**9, monkeypatch)
     asyncio.run(main())
+
+
+class Guest:
+    """A guest run: it holds what makes its steps, as trio's does."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.steps = bridge._Steps(loop)
+        self.steps.soon(self.guest_tick)
+
+    def guest_tick(self) -> None:
+        raise AssertionError("the loop is closed")
+
+
+def test_a_guest_run_is_freed_with_the_steps_of_a_loop_that_is_closed() -> None:
+    loop = asyncio.new_event_loop()
+    guest = weakref.ref(Guest(loop))
+    gc.disable()
+    try:
+        assert guest() is not None
+        loop.close()
+        assert guest() is None, "else a later run in this thread would find this one"
+    finally:
+        gc.enable()
