@@ -22,6 +22,8 @@ from ledger.runtime.tasks.futures import LoopFuture, settle
 from ledger.runtime.tasks.thread_queue import ThreadQueue
 from namespace.dlsn import DLSN
 
+HEADER_HELD_BYTES = 128  # what a header takes in memory besides its bytes
+
 _Attributes = tuple[bytes | None, dict[str, bytes]]
 _Submitted = tuple[bytes, int | None, _Attributes | None, int | None, Future[DLSN], Context | None]
 
@@ -32,6 +34,16 @@ _NO_ATTRIBUTES = None, None
 def _copied(key: Buffer | None, headers: Headers | None) -> _Attributes:
     values = {name: as_payload(value) for name, value in (headers or {}).items()}
     return None if key is None else as_payload(key), values
+
+
+def _size_bytes(submitted: _Submitted) -> int:
+    """Bytes of a record with its key and headers, each header with the objects that hold it."""
+    payload, _, attributes, _, _ = submitted
+    if attributes is None:
+        return len(payload)
+    key, headers = attributes
+    held = sum(len(str(name)) + len(value) + HEADER_HELD_BYTES for name, value in headers.items())
+    return len(payload) + len(key or b"") + held
 
 
 class LogWriter(HeldFace[TrioWriter]):
@@ -110,7 +122,7 @@ class LogWriter(HeldFace[TrioWriter]):
     ) -> Future[DLSN]:
         """See ``dlog.LogWriter.submit``. Waits only while too many bytes are in flight.
 
-        A record counts as at least 1 KiB, since its future takes as much memory.
+        A record counts with its key and headers, and as at least 1 KiB, since its future takes as much.
 
         The future gets every error of the record, also the ones that ``submit`` raises there, such as
         ``TxidOutOfOrderError``. Cancelling the future changes nothing about the record. The caller may reuse
@@ -125,7 +137,8 @@ class LogWriter(HeldFace[TrioWriter]):
         # Copied now, as the payload; the loop checks them.
         attributes = None if key is None and not headers else _copied(key, headers)
         context = copy_context() if self._carries_trace else None  # with the span of this thread
-        self._queue.put((payload, txid, attributes, sequence, future, context), len(payload))
+        submitted = payload, txid, attributes, sequence, future, context
+        self._queue.put(submitted, len(payload) if attributes is None else _size_bytes(submitted))
         return future
 
     async def _wait_room(self) -> None:
@@ -137,7 +150,7 @@ class LogWriter(HeldFace[TrioWriter]):
 def _submit_now(writer: TrioWriter, queue: ThreadQueue[_Submitted], submitted: _Submitted) -> None:
     """In the loop: submit a record that a thread has queued."""
     payload, txid, attributes, sequence, future, context = submitted
-    size_bytes = len(payload)
+    size_bytes = len(payload) if attributes is None else _size_bytes(submitted)
     key, headers = _NO_ATTRIBUTES if attributes is None else attributes
     try:
         if context is None:

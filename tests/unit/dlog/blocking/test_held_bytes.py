@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import dlog
 from dlog import blocking
+from dlog.blocking.writer import HEADER_HELD_BYTES
 from ledger.runtime.tasks.loop_thread import LoopThread
 from ledger.runtime.tasks.thread_queue import ITEM_BYTES
 
@@ -57,5 +59,33 @@ def test_submitted_records_hold_what_the_limit_allows_with_their_futures(
         writer = stack.enter_context(namespace.open_writer("log", create=True))
         writer.append(b"first")
         assert fill(namespace._loop, lambda: writer.submit(payload)) == RECORDS + 1
+        writer.flush()
+        assert writer._queue.held_bytes == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "key", "headers"),
+    [
+        (0, b"k" * 3000, {}),
+        (0, None, {"trace": b"v" * 3000}),
+        (0, None, {f"h{index}": b"" for index in range(24)}),
+        (1000, b"k" * 700, {"trace": b"v" * 700}),
+    ],
+    ids=["key", "header", "small headers", "all"],
+)
+def test_the_key_and_the_headers_of_a_submitted_record_count(
+    tmp_path: Path, size: int, key: bytes | None, headers: dict[str, bytes]
+) -> None:
+    counted = size + len(key or b"")
+    counted += sum(len(name) + len(value) + HEADER_HELD_BYTES for name, value in headers.items())
+    assert counted > 2 * ITEM_BYTES, "more than the least"
+    config = dlog.NamespaceConfig(writer=dlog.WriterConfig(bytes_in_flight_max=RECORDS * counted))
+    with ExitStack() as stack:
+        namespace = stack.enter_context(blocking.open_namespace(tmp_path.as_uri(), config=config))
+        writer = stack.enter_context(namespace.open_writer("log", create=True))
+        writer.append(b"first")
+        submit = partial(writer.submit, b"x" * size, key=key, headers=headers)
+        assert fill(namespace._loop, submit) == RECORDS + 1
         writer.flush()
         assert writer._queue.held_bytes == 0
