@@ -38,7 +38,7 @@ def _copied(key: Buffer | None, headers: Headers | None) -> _Attributes:
 
 def _size_bytes(submitted: _Submitted) -> int:
     """Bytes of a record with its key and headers, each header with the objects that hold it."""
-    payload, _, attributes, _, _ = submitted
+    payload, _, attributes, *_ = submitted
     if attributes is None:
         return len(payload)
     key, headers = attributes
