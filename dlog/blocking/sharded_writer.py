@@ -17,6 +17,7 @@ from ledger.runtime.tasks.blocking_face import HeldFace, Opener, called, forward
 from ledger.runtime.tasks.face import Shown, attribute, described, listed, shown
 from ledger.runtime.tasks.futures import LoopFuture, settle
 from ledger.runtime.tasks.loop_thread import LoopThread
+from ledger.runtime.tasks.thread_queue import ITEM_BYTES
 from namespace.dlsn import DLSN
 
 Buffer = bytes | bytearray | memoryview
@@ -28,6 +29,7 @@ def _as_pairs(records: Iterable[tuple[Buffer, Buffer]]) -> list[tuple[bytes, byt
 
 class _Shard(LogWriter):
     _is_part = True
+    _item_bytes = 2 * ITEM_BYTES  # there are two futures for a record
 
 
 class ShardedWriter(HeldFace[TrioWriter]):

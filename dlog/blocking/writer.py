@@ -19,9 +19,10 @@ from ledger.payloads import as_payload, as_payloads
 from ledger.runtime.tasks.blocking_face import HeldFace, called, forwarded
 from ledger.runtime.tasks.face import Shown, attribute, described, listed, shown
 from ledger.runtime.tasks.futures import LoopFuture, settle
-from ledger.runtime.tasks.thread_queue import ThreadQueue
+from ledger.runtime.tasks.thread_queue import ITEM_BYTES, ThreadQueue
 from namespace.dlsn import DLSN
 
+SHARED_ITEM_BYTES = 2 * ITEM_BYTES  # a shared writer keeps more objects for a record
 HEADER_HELD_BYTES = 128  # what a header takes in memory besides its bytes
 
 _Attributes = tuple[bytes | None, dict[str, bytes]]
@@ -49,9 +50,13 @@ def _size_bytes(submitted: _Submitted) -> int:
 class LogWriter(HeldFace[TrioWriter]):
     """See ``dlog.LogWriter``. Closed by ``close`` or the end of a ``with`` block."""
 
+    _item_bytes = ITEM_BYTES
+
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self._queue: ThreadQueue[_Submitted] = ThreadQueue(self._loop, partial(_submit_now, self._inner))
+        item_bytes = self._item_bytes if self._inner.producer is None else SHARED_ITEM_BYTES
+        take = partial(_submit_now, self._inner)
+        self._queue: ThreadQueue[_Submitted] = ThreadQueue(self._loop, take, item_bytes)
         self._bytes_in_flight_max = self._inner.bytes_in_flight_max
         self._carries_trace = carries_trace(self._inner)
 
@@ -122,7 +127,8 @@ class LogWriter(HeldFace[TrioWriter]):
     ) -> Future[DLSN]:
         """See ``dlog.LogWriter.submit``. Waits only while too many bytes are in flight.
 
-        A record counts with its key and headers, and as at least 1 KiB, since its future takes as much.
+        A record counts with its key and headers, and as at least 1 KiB, since its future takes as much; in a
+        shared writer as at least 2 KiB.
 
         The future gets every error of the record, also the ones that ``submit`` raises there, such as
         ``TxidOutOfOrderError``. Cancelling the future changes nothing about the record. The caller may reuse

@@ -27,12 +27,15 @@ T = TypeVar("T")
 class ThreadQueue(Generic[T]):
     """Items on their way to a loop."""
 
-    def __init__(self, loop: LoopThread, take: Callable[[ThreadQueue[T], T], object]) -> None:
+    def __init__(
+        self, loop: LoopThread, take: Callable[[ThreadQueue[T], T], object], item_bytes: int = ITEM_BYTES
+    ) -> None:
         """``take`` is called in the loop with the queue and each item; it must neither wait nor raise.
 
         It must not refer to the object that callers have, which is closed when nothing refers to it.
+        ``item_bytes``: what an item counts at least.
         """
-        self._loop, self._take = loop, take
+        self._loop, self._take, self._item_bytes = loop, take, item_bytes
         self._empty()
         call_in_child(self, ThreadQueue._empty)  # what is queued would keep the next call from the loop
 
@@ -55,7 +58,7 @@ class ThreadQueue(Generic[T]):
             size_bytes: Of its payload.
         """
         with self._counting:
-            self._put_bytes += max(size_bytes, ITEM_BYTES)
+            self._put_bytes += max(size_bytes, self._item_bytes)
         self._items.append(item)
         current = self._round  # read after the item is there, as in ``ThreadCalls.call_soon``
         if self._asked != current:
@@ -69,7 +72,7 @@ class ThreadQueue(Generic[T]):
 
     def done(self, size_bytes: int) -> None:
         """In the loop: an item with a payload of this size is no longer in memory."""
-        self._done_bytes += max(size_bytes, ITEM_BYTES)
+        self._done_bytes += max(size_bytes, self._item_bytes)
         self._room.set()
 
     async def wait_held_below(self, bytes_max: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -14,12 +15,14 @@ import pytest
 
 import dlog
 from dlog import blocking
+from dlog.blocking import shards
 from dlog.blocking.writer import HEADER_HELD_BYTES
 from ledger.runtime.tasks.loop_thread import LoopThread
 from ledger.runtime.tasks.thread_queue import ITEM_BYTES
 
 LIMIT_S = 60
 RECORDS = 64  # that have room
+MANY = 4000  # whose memory is measured
 
 
 def fill(loop: LoopThread, submit: Callable[[], Future[Any]]) -> int:
@@ -89,3 +92,52 @@ def test_the_key_and_the_headers_of_a_submitted_record_count(
         assert fill(namespace._loop, submit) == RECORDS + 1
         writer.flush()
         assert writer._queue.held_bytes == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["shared", "sharded"])
+def test_a_record_counts_more_where_it_takes_more(tmp_path: Path, kind: str) -> None:
+    config = dlog.NamespaceConfig(writer=dlog.WriterConfig(bytes_in_flight_max=RECORDS * 2 * ITEM_BYTES))
+    with ExitStack() as stack:
+        namespace = stack.enter_context(blocking.open_namespace(tmp_path.as_uri(), config=config))
+        if kind == "shared":
+            writer = stack.enter_context(namespace.open_writer("log", create=True, shared=True))
+            submit: Callable[[], Future[Any]] = partial(writer.submit, b"")
+        else:
+            shards.create_sharded_log(namespace, "log", 2)
+            submit = partial(
+                stack.enter_context(shards.open_sharded_writer(namespace, "log")).submit, b"", b""
+            )
+        submit().result(LIMIT_S)
+        assert fill(namespace._loop, submit) == RECORDS + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plain", "shared", "sharded"])
+def test_short_records_of_each_writer_take_about_twice_of_what_is_counted(tmp_path: Path, kind: str) -> None:
+    config = dlog.NamespaceConfig(writer=dlog.WriterConfig(bytes_in_flight_max=MANY * 4 * ITEM_BYTES))
+    with ExitStack() as stack:
+        namespace = stack.enter_context(blocking.open_namespace(tmp_path.as_uri(), config=config))
+        if kind == "sharded":
+            shards.create_sharded_log(namespace, "log", 2)
+            sharded = stack.enter_context(shards.open_sharded_writer(namespace, "log"))
+            submit: Callable[[], Future[Any]] = partial(sharded.submit, b"", b"")
+            queues = [each._queue for each in sharded._writers]
+        else:
+            writer = stack.enter_context(namespace.open_writer("log", create=True, shared=kind == "shared"))
+            submit, queues = partial(writer.submit, b""), [writer._queue]
+        submit().result(LIMIT_S)
+        may_continue = threading.Event()
+        namespace._loop.call_soon(may_continue.wait, LIMIT_S)
+        tracemalloc.start()
+        try:
+            futures = [submit() for _ in range(MANY)]
+            counted = sum(each.held_bytes for each in queues)
+            may_continue.set()
+            for future in futures:
+                future.result(LIMIT_S)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            may_continue.set()
+            tracemalloc.stop()
+        assert peak < 2.5 * counted
