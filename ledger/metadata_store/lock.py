@@ -213,9 +213,10 @@ class DistributedLock:
     async def wait_lost(self) -> None:
         """Return when the held lock is lost: its session is over, or its node was deleted.
 
-        A suspension that ends in time, or a release by the owner, is no loss.
+        A suspension that ends in time, or a release by the owner, is no loss. A task that waits for it may
+        begin after the release.
         """
-        assert self._in(_Phase.HELD, _Phase.LOST), self  # ``release`` and ``lose`` come after ``acquire``
+        assert not self._in(_Phase.NEW, _Phase.WAITING), self  # the task begins after ``acquire``
         while self._in(_Phase.HELD):
             gone = trio.Event()
             try:

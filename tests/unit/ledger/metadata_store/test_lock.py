@@ -309,6 +309,20 @@ async def test_a_waiter_whose_member_was_deleted_takes_a_new_place() -> None:
         assert before not in await members(first)
 
 
+async def test_a_task_that_waits_for_the_loss_of_a_released_lock_waits_until_it_is_cancelled() -> None:
+    async with open_memory_store(MemoryTree()) as store:
+        await store.create("/lock")
+        lock = DistributedLock(store, "/lock", "a")
+        await lock.acquire(0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lock.wait_lost)  # begins after the release
+            await lock.release()
+            with trio.move_on_after(0):
+                await lock.wait_lost()
+                pytest.fail("it returned")
+            nursery.cancel_scope.cancel()
+
+
 async def test_a_member_deleted_during_a_try_without_waiting_is_a_lost_lock() -> None:
     class Deleting(MemoryStore):
         async def create(
