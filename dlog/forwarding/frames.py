@@ -37,7 +37,9 @@ from namespace.dlsn import DLSN
 
 VERSION = 1
 RECORDS_MAX = 65_536  # of one APPEND
-GROUP_BYTES = 1 << 20  # of payloads in one APPEND, unless it has one record or an atomic batch
+GROUP_BYTES = (
+    1 << 20
+)  # of payloads, keys and headers in one APPEND, unless it has one record or an atomic batch
 
 _HELLO, _APPEND, _ITEM = Struct(">BBBqqq16s"), Struct(">BqBI"), Struct(">II")
 _WELCOME, _APPENDED, _RANGE = Struct(">Bqqqqq"), Struct(">BqqI"), Struct(">qqqI")

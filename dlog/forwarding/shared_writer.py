@@ -374,7 +374,7 @@ class SharedLogWriter(LogWriter):
         if attributes is not None:
             check_rooms([payload], [attributes], self.payload_bytes_max)
         with_attributes = None if attributes is None else [attributes]
-        size_bytes = len(payload) + PRODUCER_ROOM_BYTES
+        size_bytes = len(payload) + len(attributes or b"") + PRODUCER_ROOM_BYTES
         return self._machine_of_all.take(
             [payload], ids, with_attributes, sequence=sequence, size_bytes=size_bytes
         )
@@ -393,6 +393,8 @@ class SharedLogWriter(LogWriter):
         first, size_bytes = 0, 0
         for at, payload in enumerate(records):
             size_bytes += len(payload) + PRODUCER_ROOM_BYTES
+            if attributes is not None:
+                size_bytes += len(attributes[at] or b"")
             stop, is_last = at + 1, at + 1 == len(records)
             is_full = size_bytes >= GROUP_BYTES or stop - first == RECORDS_MAX
             if is_last or (is_full and not is_atomic):

@@ -244,6 +244,20 @@ async def test_a_producer_repeats_after_a_restart_what_it_does_not_know_to_be_st
     assert await programs.stored() == [b"%d" % number for number in range(7)]
 
 
+async def test_many_records_with_long_headers_are_forwarded_in_frames_that_the_owner_takes(
+    programs: Programs,
+) -> None:
+    await programs.start()
+    other = await programs.start()
+    headers = [{"h": b"%05d" % number * 4000} for number in range(400)]
+    with trio.fail_after(60):
+        dlsns = await other.writer.append_many([b""] * 400, headers=headers)
+    await other.writer.flush()
+    async with other.namespace.open_reader("log", follow=False) as reader:
+        found = [(record.dlsn, dict(record.headers)) async for record in reader]
+    assert found == list(zip(dlsns, headers, strict=True))
+
+
 async def test_the_numbers_of_a_producer_survive_the_end_of_all_programs(programs: Programs) -> None:
     one = await programs.start(producer="checkout-7")
     await one.writer.append_many([b"0", b"1", b"2"])
