@@ -118,6 +118,7 @@ if TYPE_CHECKING:
     from dlog.repair.orphans import OrphanLedger as OrphanLedger
     from dlog.repair.orphans import OrphanOrigin as OrphanOrigin
     from dlog.repair.orphans import OrphanOutcome as OrphanOutcome
+    from dlog.scan.scan import Scan as Scan
     from dlog.write.health import WriterHealth as WriterHealth
     from dlog.write.health import WriterState as WriterState
     from dlog.write.log_writer import LogWriter as LogWriter

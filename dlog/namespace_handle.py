@@ -11,7 +11,7 @@ Source: DistributedLog, BKDistributedLogNamespace.java, BKDistributedLogManager.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -35,7 +35,8 @@ from dlog.operations.retention import RetentionCalls
 from dlog.promotion.calls import PromotionCalls
 from dlog.read.cursors import LogCursors
 from dlog.read.log_reader import LogReader
-from dlog.read.positioning import EARLIEST, Where, position_or_txid
+from dlog.read.positioning import EARLIEST, Start, Where, position_or_txid
+from dlog.scan.scan import Scan, ScannedLog, converter_of, open_scan
 from dlog.statistics_names import statistics_of
 from dlog.write.log_writer import LogWriter
 from ledger.metadata_store.errors import NoNodeError
@@ -229,17 +230,50 @@ class Namespace(ProcessBound):
                 ``gaps``.
             LogReaderStalledError: Finding the start failed for longer than ``ReaderConfig.retry_timeout_s``.
         """
-        if end is EARLIEST:
-            raise ValueError("end=EARLIEST: give a DLSN, a transaction id, a datetime or LATEST")
+        first, last = _bounds_of(start, end)
         return open_reader(
             self.context,
             name,
-            position_or_txid(start),
-            end=None if end is None else position_or_txid(end),
+            first,
+            end=last,
             follow=follow,
             cursor=None if cursor is None else check_cursor_name(cursor),
             gaps=gaps,
         )
+
+    def scan(
+        self,
+        name: str,
+        start: Where = EARLIEST,
+        end: Where | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> AbstractAsyncContextManager[Scan]:
+        """The records of a log as Arrow record batches, for the duration of an ``async with``.
+
+        The bounds are decided when it is opened: it never waits for records that are not written, and each
+        iteration gives the same records. In ``dlog.blocking`` DuckDB, Polars and pandas take the scan itself;
+        it needs no ``with`` there, and is closed when it is dropped. It needs the extra ``scan``.
+
+        Args:
+            start: As of ``open_reader``.
+            end: The last record, inclusive, as of ``open_reader``. None and LATEST: the last one visible now.
+            columns: The columns in their order, of ``segment``, ``entry``, ``slot``, ``txid``,
+                ``sequence_id``, ``payload``, ``key``, ``headers`` and ``dlsn``, the position as text. None:
+                all but ``dlsn``.
+
+        Raises:
+            ValueError: ``end`` is EARLIEST, a datetime has no time zone, or there is no such column.
+            ConfigError: The package pyarrow is not installed.
+            LogNotFoundError, LogMetadataError, CorruptLogError
+        """
+        first, last = _bounds_of(start, end)
+
+        def read(begin: DLSN | int | Start, stop: DLSN) -> AbstractAsyncContextManager[LogReader]:
+            return self.open_reader(name, start=begin, end=stop)
+
+        log = ScannedLog(self.context.checked(name, Right.READ), read, lambda: self.last_dlsn(name))
+        return open_scan(log, converter_of(columns), first, last)
 
     def cursors(self, name: str) -> LogCursors:
         """The cursors of a log: named positions that readers commit."""
@@ -480,6 +514,12 @@ class Namespace(ProcessBound):
         """
         log = self.context.log(await self.context.permitted(name, Right.READ))
         return await log.entry_totals(await log.segments(), list(entries))
+
+
+def _bounds_of(start: Where, end: Where | None) -> tuple[DLSN | int | Start, DLSN | int | Start | None]:
+    if end is EARLIEST:
+        raise ValueError("end=EARLIEST: give a DLSN, a transaction id, a datetime or LATEST")
+    return position_or_txid(start), None if end is None else position_or_txid(end)
 
 
 def check_namespace(namespace: object) -> None:

@@ -10,6 +10,7 @@ from dlog.aio.batches import DetachedSegmentWriter
 from dlog.aio.cursors import LogCursors
 from dlog.aio.face import Face, HeldOpen, called, forwarded, opened, part
 from dlog.aio.reader import LogReader
+from dlog.aio.scan import Scan
 from dlog.aio.writer import LogWriter
 from dlog.config import NamespaceConfig
 from dlog.connect import open_namespace as open_in_trio
@@ -104,6 +105,7 @@ class Namespace(Face[TrioNamespace]):
 
     open_writer = opened(TrioNamespace.open_writer, LogWriter)
     open_reader = opened(TrioNamespace.open_reader, LogReader)
+    scan = opened(TrioNamespace.scan, Scan)
     cursors = called(TrioNamespace.cursors, LogCursors)
     statistics = called(TrioNamespace.statistics)
     health = called(TrioNamespace.health)

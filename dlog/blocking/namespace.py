@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dlog.blocking.batches import DetachedSegmentWriter
 from dlog.blocking.cursors import LogCursors
 from dlog.blocking.reader import LogReader
+from dlog.blocking.scan import Scan
 from dlog.blocking.writer import LogWriter
 from dlog.config import NamespaceConfig
 from dlog.connect import open_namespace as open_in_trio
@@ -107,6 +108,7 @@ class Namespace(LoopFace[TrioNamespace]):
 
     open_writer = opened(TrioNamespace.open_writer, LogWriter)
     open_reader = opened(TrioNamespace.open_reader, LogReader)
+    scan = opened(TrioNamespace.scan, Scan)
     cursors = called(TrioNamespace.cursors, LogCursors)
     statistics = called(TrioNamespace.statistics)
     health = called(TrioNamespace.health)

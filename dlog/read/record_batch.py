@@ -1,7 +1,7 @@
 """A batch of records as columns, without an object for each record until it is asked for.
 
-Inside: ``RecordBatch``: columns, payload views, Arrow. Not inside: decoding (``columns``,
-``segment_reader``), reading (``log_reader``).
+Inside: ``RecordBatch``: columns, payload views. Not inside: decoding (``columns``, ``segment_reader``),
+Arrow (``arrow_columns``), reading (``log_reader``).
 Always: the batch is immutable; iterating over it gives the records that a reader gives one by one.
 """
 
@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 from dlog.errors import ConfigError
 from dlog.format.record import NO_HEADERS, Record, RecordWithSealedAttributes
@@ -20,6 +20,9 @@ from namespace.dlsn import DLSN
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+COLUMNS = ("segment", "entry", "slot", "txid", "sequence_id", "payload")  # of Arrow
+ATTRIBUTES = ("key", "headers")
 
 
 class RecordBatch(Sequence[Record]):
@@ -175,49 +178,26 @@ class RecordBatch(Sequence[Record]):
         """The size of all payloads."""
         return sum(each.stop - each.starts[0] - each.gap * (len(each) - 1) for each in self._runs)
 
-    def to_arrow(self, *, attributes: bool = False) -> pa.RecordBatch:
+    def to_arrow(self, *, attributes: bool = False, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """The batch as Arrow columns ``segment``, ``entry``, ``slot``, ``txid``, ``sequence_id`` (int64) and
         ``payload`` (binary). Payloads are copied once.
 
         Args:
             attributes: Add ``key`` (binary, null without one) and ``headers`` (a list of structs of ``key``,
                 a string, and ``value``, binary; empty without headers), as the columns of Kafka in Spark.
+            columns: These columns instead, in this order. There is also ``dlsn``, the position as text.
 
         Raises:
             ConfigError: The package pyarrow is not installed; the message names the extra.
+            ValueError: There is no such column.
         """
         try:
-            import pyarrow as pa
+            from dlog.read.arrow_columns import arrow_columns
         except ImportError as exc:
             raise ConfigError("to_arrow needs the package pyarrow: pip install '.[arrow]'") from exc
-        numbers = {
-            "segment": self.segment_seqnos,
-            "entry": self.entry_ids,
-            "slot": self.slot_ids,
-            "txid": self.txids,
-            "sequence_id": self.sequence_ids,
-        }
-        columns: dict[str, Any] = {
-            name: pa.Array.from_buffers(pa.int64(), len(self), [None, pa.py_buffer(values)])
-            for name, values in numbers.items()
-        }
-        parts: list[bytes] = []
-        offsets = array("i", [0])
-        for each in self._runs:
-            body = each.body
-            parts += [body[start:stop] for start, stop in each.payload_ranges()]
-        offsets.extend(accumulate(map(len, parts)))
-        payload = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
-        columns["payload"] = pa.Array.from_buffers(pa.binary(), len(self), payload)
-        if attributes:
-            keys: list[bytes | None] = [None] * len(self)
-            headers: list[list[tuple[str, bytes]]] = [[]] * len(self)
-            if self.has_attributes:
-                keys, headers = self.keys(), [list(each.items()) for each in self.headers()]
-            item = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-            columns["key"] = pa.array(keys, pa.binary())
-            columns["headers"] = pa.array(headers, pa.list_(pa.field("element", item)))
-        return pa.RecordBatch.from_pydict(columns)
+        if columns is None:
+            columns = COLUMNS + ATTRIBUTES if attributes else COLUMNS
+        return arrow_columns(self, self._runs, columns)
 
     def _find(self, index: int) -> tuple[RecordRun, int]:
         count = len(self)

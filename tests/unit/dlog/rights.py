@@ -77,6 +77,7 @@ NAMESPACE = [
     Call("promotion.status", READ, lambda ns, face, at: ns.promotion.status(at.log)),
     Call("batches.last", READ, lambda ns, face, at: ns.batches.last("series", at.log)),
     Call("open_reader", READ, lambda ns, face, at: ns.open_reader(at.log, follow=False)),
+    Call("scan", READ, lambda ns, face, at: ns.scan(at.log)),
     Call("purge_log(dry_run=True)", READ, lambda ns, face, at: ns.purge_log(at.log, dry_run=True)),
     Call("create_log", WRITE, lambda ns, face, at: ns.create_log(_named(at.log))),
     Call("open_writer", WRITE, lambda ns, face, at: ns.open_writer(at.log)),
@@ -143,6 +144,10 @@ NAMESPACE = [
 
 def _reads(ns: Any, face: Any, at: Place) -> Any:
     return ns.open_reader(at.log, follow=False, gaps=True)
+
+
+def _scans(ns: Any, face: Any, at: Place) -> Any:
+    return ns.scan(at.log)
 
 
 def _reads_with_cursor(ns: Any, face: Any, at: Place) -> Any:
@@ -225,6 +230,7 @@ WRITER = _later(
     _writes,
     opens_with=WRITE,
 )
+SCAN = _later({"to_table": lambda scan: scan.to_table()}, READ, _scans)
 CURSORS = [
     Call("list", READ, lambda ns, face, at: ns.cursors(at.log).list()),
     Call("get", READ, lambda ns, face, at: ns.cursors(at.log).get("c")),
@@ -320,6 +326,7 @@ CALLS = {
         "Namespace": NAMESPACE,
         "LogReader": READER,
         "LogWriter": WRITER,
+        "Scan": SCAN,
         "LogCursors": CURSORS,
         "DetachedSegmentWriter": DETACHED,
         "ShardedReader": SHARD_READER,

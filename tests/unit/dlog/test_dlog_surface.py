@@ -104,6 +104,7 @@ PUBLIC = [
     "RecordOutcome",
     "RecordTooLongError",
     "Retention",
+    "Scan",
     "SequenceReusedError",
     "SegmentDescription",
     "Histogram",

@@ -49,7 +49,7 @@ PAIRS: list[tuple[type, type]] = [
         (getattr(module, name), getattr(face, name))
         for face in (dlog.blocking, dlog.aio)
         for module, names in (
-            (dlog, ("Namespace", "LogWriter", "LogReader", "LogCursors")),
+            (dlog, ("Namespace", "LogWriter", "LogReader", "LogCursors", "Scan")),
             (dlog.shards, ("ShardedWriter", "ShardedReader")),
             (dlog.groups, ("GroupMember",)),
             (dlog.wal, ("WriteAheadLog", "WalStandby")),
@@ -97,6 +97,8 @@ NOT_FACED = {
     "LogWriter.begin_append": "for the faces: their callers wait in their own way",
     "LogWriter.reopener": INSIDE,
     "Pending.sent_to": INSIDE,
+    "Scan.read": "for the faces",
+    "Scan.convert": "for the faces",
     "ShardedReader.check_max": "for the faces",
     "ShardedReader.refill": "for the faces",
     "ShardedReader.take_batch": "for the faces",
@@ -144,7 +146,7 @@ OWN = {
     "blocking WriteHandle.submit": "its result is a concurrent.futures.Future, and trio's ``hold`` is inside",
 }
 # A result that is an object of trio there, and a face here.
-FACES = {"LogWriter", "LogReader", "LogCursors", "WriteHandle", "ReadHandle", "DetachedSegmentWriter"}
+FACES = {"LogWriter", "LogReader", "Scan", "LogCursors", "WriteHandle", "ReadHandle", "DetachedSegmentWriter"}
 
 
 def kind_of(face: type | ModuleType) -> str:

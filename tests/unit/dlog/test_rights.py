@@ -295,6 +295,7 @@ CLASSES: tuple[type, ...] = (
     dlog.LogCursors,
     DetachedSegmentWriter,
     GroupMember,
+    dlog.Scan,
     ShardedReader,
     ShardedWriter,
     WalStandby,
@@ -327,6 +328,8 @@ INTERNAL = {
     "LogWriter.begin_append",
     "LogWriter.reopener",
     "DetachedSegmentWriter.finish",
+    "Scan.read",
+    "Scan.convert",
 }
 
 

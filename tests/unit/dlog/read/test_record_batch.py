@@ -1,5 +1,7 @@
 """A batch of records: a sequence, columns, payload views, Arrow, and a reader that returns batches."""
 
+# covers: dlog/read/arrow_columns.py
+
 from __future__ import annotations
 
 import sys
@@ -128,8 +130,19 @@ def test_keys_and_headers_are_columns_of_arrow_on_request() -> None:
         ]
 
 
+def test_the_columns_of_arrow_can_be_named() -> None:
+    batch = RecordBatch.of([Record(DLSN(1, 20, 3), 4, b"x", 5), Record(DLSN(1, 20, 4), 6, b"", 6)])
+    arrow = batch.to_arrow(columns=["txid", "dlsn"])
+    arrow.validate(full=True)
+    assert arrow.to_pylist() == [{"txid": 4, "dlsn": "1:20:3"}, {"txid": 6, "dlsn": "1:20:4"}]
+    assert batch.to_arrow(columns=[]).num_columns == 0
+    with pytest.raises(ValueError, match="there is no column 'offset'; there are segment, entry"):
+        batch.to_arrow(columns=["offset"])
+
+
 async def test_arrow_without_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "dlog.read.arrow_columns", raising=False)
     with pytest.raises(dlog.ConfigError, match=r"pip install '\.\[arrow\]'"):
         RecordBatch().to_arrow()
 
