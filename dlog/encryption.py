@@ -51,7 +51,7 @@ OVERHEAD_BYTES_MAX = 4 + 1 + KEY_ID_BYTES_MAX + 16 + 8 + 16
 
 ENTRY_POINTS = "dlog.key_providers"
 
-_MAGIC = b"DLE\x01"
+SEALED_MAGIC = b"DLE\x01"
 _SALT_BYTES, _COUNTER, _TAG_BYTES = 16, struct.Struct(">Q"), 16
 _TXID = struct.Struct(">q")
 _ATTRIBUTES, _WITH = b"attributes", b"with"  # no two of the associated data are equal
@@ -180,7 +180,7 @@ class PayloadSealer:
         salt = os.urandom(_SALT_BYTES)
         encoded = key_id.encode()
         self.key_id = key_id
-        self._head = _MAGIC + bytes((len(encoded),)) + encoded + salt
+        self._head = SEALED_MAGIC + bytes((len(encoded),)) + encoded + salt
         self._origin_data = _origin_data(origin)
         self._cipher = _derived(key_id, key, salt, origin)
         self._count = 0
@@ -219,7 +219,7 @@ class PayloadSealer:
 def sealed_with(stored: bytes) -> str | None:
     """The id of the key that a stored payload names, if it has the form of an encrypted one; else None."""
     size = stored[4] if len(stored) > 4 else 0
-    if stored[:4] != _MAGIC or len(stored) < 5 + size + _SALT_BYTES + _COUNTER.size + _TAG_BYTES:
+    if stored[:4] != SEALED_MAGIC or len(stored) < 5 + size + _SALT_BYTES + _COUNTER.size + _TAG_BYTES:
         return None
     return stored[5 : 5 + size].decode("utf-8", "replace")
 
@@ -266,7 +266,7 @@ class PayloadOpener:
         size = stored[4] if len(stored) > 4 else 0
         salt_end = 5 + size + _SALT_BYTES
         start = salt_end + _COUNTER.size
-        if stored[:4] != _MAGIC or len(stored) < start + _TAG_BYTES:
+        if stored[:4] != SEALED_MAGIC or len(stored) < start + _TAG_BYTES:
             raise DecryptionError(self._log, dlsn, None, "the payload is not encrypted")
         cipher = self._ciphers.get(stored[:salt_end])
         if cipher is None:

@@ -273,7 +273,8 @@ class Namespace(ProcessBound):
             return self.open_reader(name, start=begin, end=stop)
 
         log = ScannedLog(self.context.checked(name, Right.READ), read, lambda: self.last_dlsn(name))
-        return open_scan(log, converter_of(columns), first, last)
+        converter = converter_of(columns, decrypts=self.config.reader.encryption is not None)
+        return open_scan(log, converter, first, last)
 
     def cursors(self, name: str) -> LogCursors:
         """The cursors of a log: named positions that readers commit."""

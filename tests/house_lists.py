@@ -188,6 +188,8 @@ SHELLS: tuple[str, ...] = (
     "dlog/read/read_ahead.py",
     "dlog/read/read_only_log.py",
     "dlog/read/verifier.py",
+    "dlog/scan/files.py",
+    "dlog/scan/query.py",
     "dlog/write/log_writer.py",
     "dlog/write/reopening.py",
     "dlog/operations/access.py",

@@ -206,7 +206,7 @@ class Scan(ProcessBound):
         return self._converter.convert(records)
 
 
-def converter_of(columns: Sequence[str] | None) -> Converter:
+def converter_of(columns: Sequence[str] | None, *, decrypts: bool) -> Converter:
     """What makes the batches of a scan with these columns; see ``Namespace.scan``.
 
     Raises:
@@ -216,7 +216,7 @@ def converter_of(columns: Sequence[str] | None) -> Converter:
         from dlog.scan.schema import Converter
     except ImportError as exc:
         raise ConfigError("a scan needs the package pyarrow: pip install '.[scan]'") from exc
-    return Converter(columns)
+    return Converter(columns, decrypts=decrypts)
 
 
 @asynccontextmanager

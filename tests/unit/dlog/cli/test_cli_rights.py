@@ -77,6 +77,7 @@ COMMANDS = [
     Command("log heal {log}", ADMIN),
     Command("log repair {log} --yes", READ),  # the log is as it should be, so nothing is repaired
     Command("read {log}", READ),
+    Command("scan {log} --columns txid --sql FROM/**/log", READ),
     Command("verify {log}", READ),
     Command("tail {log} --from earliest --count 1", READ),
     Command("explain log {log}", READ),

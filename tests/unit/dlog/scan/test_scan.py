@@ -28,6 +28,7 @@ import dlog
 import dlog.aio
 import dlog.blocking
 from dlog import DLSN
+from dlog.encryption import KeyFile
 from dlog.read.log_reader import LogReader
 from dlog.scan import scan as scan_module
 
@@ -325,6 +326,27 @@ def test_wrong_arguments_are_errors_before_anything_is_read(namespace: dlog.bloc
         namespace.scan("orders", end=dlog.EARLIEST)
     with pytest.raises(dlog.LogNotFoundError):
         namespace.scan("none")
+
+
+@pytest.mark.parametrize("columns", [None, ["payload"], ["key"], ["headers", "txid"]])
+def test_encrypted_records_need_their_key(tmp_path: Path, columns: list[str] | None) -> None:
+    keys = tmp_path / "keys"
+    keys.touch(0o600)
+    keys.write_text("spring " + "ab" * 32 + "\n")
+    key = KeyFile(keys)
+    config = dlog.NamespaceConfig(
+        writer=dlog.WriterConfig(encryption=key), reader=dlog.ReaderConfig(encryption=key)
+    )
+    uri = (tmp_path / "log").as_uri()
+    with dlog.blocking.open_namespace(uri, config=config) as namespace:
+        with namespace.open_writer("orders", create=True) as log:
+            log.append(b"payload", key=b"key", headers={"a": b"b"})
+        row = namespace.scan("orders").to_table().to_pylist()[0]
+        assert (row["payload"], row["key"]) == (b"payload", b"key")
+    with dlog.blocking.open_namespace(uri) as namespace:
+        with pytest.raises(dlog.EncryptionKeyError, match="the record at 1:0:0 is encrypted"):
+            namespace.scan("orders", columns=columns).to_table()
+        assert namespace.scan("orders", columns=["txid"]).to_table().num_rows == 1
 
 
 def test_without_pyarrow_the_error_names_the_extra(
