@@ -11,10 +11,11 @@ Source: DistributedLog, BKDistributedLogNamespace.java, BKDistributedLogManager.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from fnmatch import fnmatchcase
 from functools import cached_property
+from typing import Any
 
 from dlog.config import NamespaceConfig, WriterConfig
 from dlog.context import NamespaceContext
@@ -248,6 +249,8 @@ class Namespace(ProcessBound):
         end: Where | None = None,
         *,
         columns: Sequence[str] | None = None,
+        json: Mapping[str, Any] | bool = False,
+        typed: bool = False,
     ) -> AbstractAsyncContextManager[Scan]:
         """The records of a log as Arrow record batches, for the duration of an ``async with``.
 
@@ -260,11 +263,18 @@ class Namespace(ProcessBound):
             end: The last record, inclusive, as of ``open_reader``. None and LATEST: the last one visible now.
             columns: The columns in their order, of ``segment``, ``entry``, ``slot``, ``txid``,
                 ``sequence_id``, ``payload``, ``key``, ``headers`` and ``dlsn``, the position as text. None:
-                all but ``dlsn``.
+                all but ``dlsn``, and without ``payload`` if its fields are columns.
+            json: Fields of payloads that are JSON objects, as further columns: names with types, which are
+                those of Arrow, their names (``"int64"``), or int, float, str and bool. True: the fields that
+                the first 1,000 records have, with the types that hold their values; text stays text. A
+                field that a record does not have is null.
+            typed: The payloads are those of ``dlog.typed``: ``schema`` and ``schema_version`` are columns,
+                and ``json`` is about the fields of the values; without it, they are found as with True.
 
         Raises:
-            ValueError: ``end`` is EARLIEST, a datetime has no time zone, or there is no such column.
+            ValueError: ``end`` is EARLIEST, a datetime has no time zone, or there is no such column or type.
             ConfigError: The package pyarrow is not installed.
+            PayloadFieldsError: A payload is no JSON object, or a value has not the type of its column.
             LogNotFoundError, LogMetadataError, CorruptLogError
         """
         first, last = _bounds_of(start, end)
@@ -273,7 +283,9 @@ class Namespace(ProcessBound):
             return self.open_reader(name, start=begin, end=stop)
 
         log = ScannedLog(self.context.checked(name, Right.READ), read, lambda: self.last_dlsn(name))
-        converter = converter_of(columns, decrypts=self.config.reader.encryption is not None)
+        converter = converter_of(
+            columns, json, typed=typed, decrypts=self.config.reader.encryption is not None
+        )
         return open_scan(log, converter, first, last)
 
     def cursors(self, name: str) -> LogCursors:

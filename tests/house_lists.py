@@ -496,7 +496,6 @@ SMALL_MODULES: dict[str, str] = {
     "dlog/page/rates.py": RULE,
     "dlog/promotion/steps.py": MACHINE,
     "dlog/proxies/choice.py": RULE,
-    "dlog/scan/schema.py": "it needs pyarrow, and is imported when a scan is made",
     "dlog/write/capacity.py": "the shell is long enough",
     "dlog/forwarding/window_reading.py": "the shell is long enough",
     "dlog/write/record_rooms.py": RULE,

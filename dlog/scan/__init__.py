@@ -6,6 +6,7 @@ Not inside: reading (``dlog.read``), the columns of records themselves (``dlog.r
 Entry point: ``Namespace.scan``. Needs the extra ``scan``.
 """
 
+from dlog.scan.errors import PayloadFieldsError
 from dlog.scan.scan import Scan
 
-__all__ = ["Scan"]
+__all__ = ["PayloadFieldsError", "Scan"]

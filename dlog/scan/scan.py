@@ -8,9 +8,9 @@ or stopped closes its reader; records become arrays outside of the event loop's 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dlog.scan.schema import Converter
 
 BATCH_BYTES = 16 * 1024 * 1024  # a batch has this many of payloads or BATCH_RECORDS records, or is the last
+SAMPLE_RECORDS = 1000  # from which the fields of JSON payloads are found
 
 Position = DLSN | int | Start
 Opened = AbstractAsyncContextManager[LogReader]
@@ -91,14 +92,15 @@ class ScanReading:
             self._reader = None
             self._ready.set()
 
-    async def records(self) -> RecordBatch | None:
-        """The records of the next batch; None at the end."""
+    async def records(self, records_max: int | None = None) -> RecordBatch | None:
+        """The records of the next batch, at most ``records_max``; None at the end."""
+        wanted = BATCH_RECORDS if records_max is None else records_max
         batches: list[RecordBatch] = []
         count = size = 0
         if not self._is_at_end and self._bounds.last is not None:
             await self._ready.wait()
-        while count < BATCH_RECORDS and size < BATCH_BYTES and not self._is_at_end:
-            batch = await self._next(BATCH_RECORDS - count)
+        while count < wanted and size < BATCH_BYTES and not self._is_at_end:
+            batch = await self._next(wanted - count)
             batches.append(batch)
             count += len(batch)
             size += batch.payload_bytes
@@ -206,8 +208,10 @@ class Scan(ProcessBound):
         return self._converter.convert(records)
 
 
-def converter_of(columns: Sequence[str] | None, *, decrypts: bool) -> Converter:
-    """What makes the batches of a scan with these columns; see ``Namespace.scan``.
+def converter_of(
+    columns: Sequence[str] | None, fields: Mapping[str, Any] | bool, *, typed: bool, decrypts: bool
+) -> Converter:
+    """What makes the batches of a scan; see ``Namespace.scan``.
 
     Raises:
         ConfigError: The package pyarrow is not installed; the message names the extra.
@@ -216,7 +220,7 @@ def converter_of(columns: Sequence[str] | None, *, decrypts: bool) -> Converter:
         from dlog.scan.schema import Converter
     except ImportError as exc:
         raise ConfigError("a scan needs the package pyarrow: pip install '.[scan]'") from exc
-    return Converter(columns, decrypts=decrypts)
+    return Converter(columns, fields, typed=typed, decrypts=decrypts)
 
 
 @asynccontextmanager
@@ -228,6 +232,18 @@ async def open_scan(
     async with open_service_tasks() as tasks:
         scan = Scan(log, converter, bounds, tasks)
         try:
+            if converter.infers:
+                await _infer(scan, converter)
             yield scan
         finally:
             scan._is_closed = True
+
+
+async def _infer(scan: Scan, converter: Converter) -> None:
+    """Find the fields of the first records."""
+    reading = scan.read()
+    try:
+        records = await reading.records(SAMPLE_RECORDS)
+        await trio.to_thread.run_sync(converter.infer, RecordBatch() if records is None else records)
+    finally:
+        reading.stop()

@@ -41,6 +41,8 @@ class _Wanted:
     start: Position
     last: Position | None
     columns: tuple[str, ...] | None
+    fields: dict[str, str] | bool
+    typed: bool
 
 
 @attrs.frozen
@@ -62,6 +64,17 @@ def _names(context: click.Context, parameter: click.Parameter, text: str | None)
     return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
+def _fields(context: click.Context, parameter: click.Parameter, text: str | None) -> dict[str, str] | bool:
+    if text is None or text == "auto":
+        return text is not None
+    pairs = [each.partition(":") for each in text.split(",")]
+    if not all(name.strip() and kind.strip() for name, _, kind in pairs):
+        raise click.BadParameter(
+            "give auto, or NAME:TYPE,... such as id:int64,name:string", context, parameter
+        )
+    return {name.strip(): kind.strip() for name, _, kind in pairs}
+
+
 @click.command("scan")
 @click.argument("log", shell_complete=log_names)
 @uri_option
@@ -70,6 +83,13 @@ def _names(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--sql", metavar="QUERY", help="Print the result of a query of DuckDB on the table log.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option("--columns", callback=_names, metavar="NAME,...", help="These columns, in this order.")
+@click.option(
+    "--fields",
+    callback=_fields,
+    metavar="auto|NAME:TYPE,...",
+    help="Fields of payloads of JSON as further columns; auto: those of the first 1,000 records.",
+)
+@click.option("--typed", is_flag=True, help="Payloads are typed records: the fields are those of their data.")
 @click.option(
     "--from",
     "--start",
@@ -104,8 +124,9 @@ def command(
     """Read LOG as a table, up to its present end: into a file, or for a query.
 
     Columns are segment, entry, slot, txid, sequence_id, payload, key and headers; dlsn, the position as text,
-    if --columns names it. CSV holds bytes as text, and headers only if --columns names them. FILE appears
-    when it is complete. POSITION is that of `dlog read`.
+    if --columns names it. With --fields or --typed, the fields take the place of payload. CSV holds bytes as
+    text, and headers only if --columns names them. FILE appears when it is complete. POSITION is that of
+    `dlog read`.
 
     dlog scan orders --sql "SELECT key, count(*) FROM log GROUP BY key"
     """
@@ -130,10 +151,13 @@ async def _scan(
 ) -> None:
     columns = wanted.columns
     if columns is None and target.csv is not None:
-        columns = CSV_COLUMNS
+        has_fields = wanted.typed or wanted.fields is not False
+        columns = tuple(each for each in CSV_COLUMNS if not has_fields or each != "payload")
     async with opening as namespace:
         try:
-            scanning = namespace.scan(log, wanted.start, wanted.last, columns=columns)
+            scanning = namespace.scan(
+                log, wanted.start, wanted.last, columns=columns, json=wanted.fields, typed=wanted.typed
+            )
         except ValueError as exc:
             raise click.UsageError(str(exc)) from None
         async with scanning as scan:

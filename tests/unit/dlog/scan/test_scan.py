@@ -2,7 +2,6 @@
 
 # covers: dlog/aio/scan.py
 # covers: dlog/blocking/scan.py
-# covers: dlog/scan/schema.py
 
 from __future__ import annotations
 

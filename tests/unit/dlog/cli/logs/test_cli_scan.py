@@ -211,3 +211,27 @@ def test_without_duckdb_the_error_names_the_extra(dlog_scan: Dlog, monkeypatch: 
     result = dlog_scan("orders", "--sql", "SELECT 1")
     assert result.code == 2
     assert "pip install '.[scan]'" in result.err
+
+
+def test_fields_of_json_are_columns(dlog_scan: Dlog, tmp_path: Path) -> None:
+    with dlog.blocking.open_namespace((tmp_path / "namespace").as_uri()) as namespace:
+        with namespace.open_writer("json", create=True) as log:
+            log.append_many([b'{"id":1,"tag":"x"}', b'{"id":2}'])
+        with namespace.open_writer("typed", create=True) as log:
+            log.append(b'{"type":"order","version":2,"data":{"id":7}}')
+    query = ["--sql", "SELECT sum(id) AS total FROM log", "--json"]
+    for log_name, fields, total in (
+        ("json", ["--fields", "auto"], 3),
+        ("json", ["--fields", "id:int64, tag:string"], 3),
+        ("typed", ["--typed"], 7),
+        ("typed", ["--typed", "--fields", "id:int32"], 7),
+    ):
+        assert json.loads(dlog_scan(log_name, *query, *fields).out) == {"total": total}
+    file = tmp_path / "file.csv"
+    assert dlog_scan("json", "--csv", str(file), "--fields", "auto").code == 0
+    assert file.read_text().splitlines()[0].endswith('"key","id","tag"')
+    for wrong in ("id", "id:", ":int64", "id:number"):
+        assert dlog_scan("json", *query, "--fields", wrong).code == 2
+    result = dlog_scan("orders", *query, "--fields", "auto")
+    assert result.code == 1
+    assert "record at 1:0:0: its payload is no JSON object" in result.err
