@@ -260,8 +260,8 @@ class _Steps:
         self._guest: Callable[[], Any] = lambda: None
 
     def soon(self, step: Callable[[], object]) -> None:
-        if self._guest() is None:
-            self._guest = weakref.ref(step.__self__)  # type: ignore[attr-defined]
+        if self._guest() is None and (guest := getattr(step, "__self__", None)) is not None:
+            self._guest = weakref.ref(guest)
         self._loop.call_soon(self._make, step)
 
     def soon_threadsafe(self, step: Callable[[], object]) -> None:
