@@ -41,8 +41,11 @@ class SpaceReserve:
         return self._free_bytes() < RESERVE_BYTES
 
     def is_scarce(self) -> bool:
-        """True if so little is free that no reserve is made."""
-        return self._free_bytes() < _PLENTY_BYTES
+        """True if so little is free that no reserve is made. False once the directory is closed."""
+        try:
+            return self._free_bytes() < _PLENTY_BYTES
+        except OSError:
+            return False
 
     def release(self) -> bool:
         """Give the space. True if there was some. An empty file stays, to be filled again."""
