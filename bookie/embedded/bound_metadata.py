@@ -1,17 +1,19 @@
 """The binding of a bookie without cookies to the one metadata store whose listing may delete its ledgers.
 
 A metadata store that was wiped, was restored from a backup, or belongs to another bookie does not name all
-live ledgers. Therefore two values bind the store to the bookie:
+live ledgers. Therefore three values bind the store to the bookie:
 
 - an *instance id*: in the node ``INSTANCEID`` below the ledgers root, and in the file ``METADATA`` of the
   bookie;
 - *the number of ledger ids given out*: the id counter of the store, and in ``METADATA`` the greatest value of
   it that the bookie has seen. A store that is not older has given out all ids on the disk, and its counter
-  has not decreased.
+  has not decreased;
+- *the number of the last change*, if the store counts its changes, and in ``METADATA`` the one that the
+  bookie has seen last. A store without it may lack a deletion or a truncation.
 
 | ``METADATA`` | the store | verdict |
 |---|---|---|
-| same instance id | has given out all ids on the disk, and no fewer than before | OWN |
+| same instance id | has given out all ids on the disk, no fewer than before, and has the last change | OWN |
 | same instance id | otherwise | OLDER |
 | none | names every ledger on the disk | ADOPTED: ``METADATA`` is written |
 | none | lacks a ledger | UNNAMED |
@@ -26,8 +28,8 @@ the operator is sure that the store is right, the operator creates an empty file
 
 The comparison is made before the bookie serves, when no client can have drawn an id from an older store. A
 new store gets its instance id before the file is written; a crash between the two leaves an empty bookie
-without the file, and the next start says ADOPTED. The number in the file is written after the number in the
-store has grown, and before a round deletes a ledger.
+without the file, and the next start says ADOPTED. The numbers in the file are written after those in the
+store have grown: before a round deletes a ledger, and at the end.
 
 Inside: the file, the comparison, their writes; the list of live ledgers while the binding holds. Not inside:
 cookies (``cookie_check``), the rounds of the garbage collection (``gc``).
@@ -74,6 +76,7 @@ class MetadataBinding:
 
     instance_id: str
     given_out: int  # the number of ids given out; all ids are below it
+    last_change: int = 0  # 0: it was not noted
 
 
 class MetadataVerdict(enum.Enum):
@@ -90,15 +93,18 @@ class MetadataVerdict(enum.Enum):
 
 def encode_binding(binding: MetadataBinding) -> bytes:
     """The content of ``METADATA``."""
-    return f"{binding.instance_id} {binding.given_out}\n".encode()
+    change = f" {binding.last_change}" if binding.last_change else ""
+    return f"{binding.instance_id} {binding.given_out}{change}\n".encode()
 
 
 def decode_binding(data: bytes) -> MetadataBinding | None:
     """The content of ``METADATA``; None if it does not parse."""
-    words = data.decode("ascii", "replace").split()
-    if len(words) != 2 or not data.endswith(b"\n") or len(words[1]) > 19 or not words[1].isdecimal():
+    instance_id, *numbers = data.decode("ascii", "replace").split() or ("",)
+    if not data.endswith(b"\n") or not 1 <= len(numbers) <= 2:
         return None
-    return MetadataBinding(words[0], int(words[1]))
+    if any(len(each) > 19 or not each.isdecimal() for each in numbers):
+        return None
+    return MetadataBinding(instance_id, *map(int, numbers))
 
 
 def compare(
@@ -107,6 +113,7 @@ def compare(
     given_out: int,
     on_disk: Collection[int],
     named: Collection[int],
+    last_change: int = 0,
 ) -> MetadataVerdict:
     """Compare. ``on_disk``: the ledgers of the bookie; ``named``: the ledgers that the store names."""
     is_older = given_out <= max(on_disk, default=-1)
@@ -118,7 +125,8 @@ def compare(
         )
     if binding.instance_id != instance_id:
         return MetadataVerdict.FOREIGN
-    return MetadataVerdict.OLDER if is_older or given_out < binding.given_out else MetadataVerdict.OWN
+    is_older |= given_out < binding.given_out or last_change < binding.last_change
+    return MetadataVerdict.OLDER if is_older else MetadataVerdict.OWN
 
 
 async def ids_given_out(store: MetadataStore, root: str, layout: Layout) -> int:
@@ -158,27 +166,38 @@ class BoundMetadata:
         Raises:
             ClusterChangedError, MetadataError, OSError: The store cannot be read, or cannot be trusted.
         """
-        given_out = await self._check(local)
-        if given_out > self._binding.given_out:
-            binding = attrs.evolve(self._binding, given_out=given_out)
-            try:
-                await self._disk.run(self._disk.replace_file, self._path, encode_binding(binding))
-            except OSError as exc:
-                if exc.errno not in NO_SPACE:
-                    raise
-                # The round will free space. The ids on the disk still reveal an older store.
-                log.warning("%s cannot be updated: %s", self._path, exc)
-            self._binding = binding
+        await self._note(await self._check(local))
         named = await named_ledgers(self.store, self.root, self.layout, local)
         await self._check(local)
         return named
 
-    async def _check(self, local: Sequence[int]) -> int:
-        """The number of ids given out, after a check that the binding still holds."""
+    async def note(self) -> None:
+        """Note what the store has now; at the end, so that an older one is refused later.
+
+        Raises:
+            ClusterChangedError, MetadataError, OSError: As a call.
+        """
+        await self._note(await self._check(()))
+
+    async def _note(self, binding: MetadataBinding) -> None:
+        if binding == self._binding:
+            return
+        try:
+            await self._disk.run(self._disk.replace_file, self._path, encode_binding(binding))
+        except OSError as exc:
+            if exc.errno not in NO_SPACE:
+                raise
+            # The round will free space. The ids on the disk still reveal an older store.
+            log.warning("%s cannot be updated: %s", self._path, exc)
+        self._binding = binding
+
+    async def _check(self, local: Sequence[int]) -> MetadataBinding:
+        """The present numbers of the store, after a check that the binding still holds."""
         await self.store.sync(self.root)
         instance_id = await read_instance_id(self.store, self.root) or ""
         given_out = await ids_given_out(self.store, self.root, self.layout)
-        verdict = compare(self._binding, instance_id, given_out, local, ())
+        change = await self.store.last_change()
+        verdict = compare(self._binding, instance_id, given_out, local, (), change)
         if verdict is MetadataVerdict.OWN and not await self._disk.run(self.is_in_place):
             verdict = MetadataVerdict.FOREIGN
         if verdict is not MetadataVerdict.OWN:
@@ -186,7 +205,7 @@ class BoundMetadata:
                 f"the metadata changed while the bookie ran: {verdict.value} No ledger is deleted. Close all"
                 " programs that use it and open it again"
             )
-        return given_out
+        return MetadataBinding(instance_id, given_out, change)
 
 
 @attrs.frozen
@@ -229,7 +248,7 @@ async def _decide(
         # The listing suffices: reading the nodes of the others takes long, and would only find ledgers
         # that are being created, of which the disk has none.
         named = set(await named_ledgers(store, root, layout, ()))
-    verdict = compare(binding, instance_id, given_out, on_disk, named)
+    verdict = compare(binding, instance_id, given_out, on_disk, named, await store.last_change())
     # The counter of another store says nothing about the ledgers of this one.
     known_below = 0 if verdict is MetadataVerdict.FOREIGN else given_out
     unknown = frozenset(one for one in on_disk if one >= known_below and one not in named)
@@ -298,7 +317,7 @@ async def bind_metadata(
         )
         return None
     if verdict is MetadataVerdict.ADOPTED or binding is None:
-        binding = MetadataBinding(instance_id, given_out)
+        binding = MetadataBinding(instance_id, given_out, await store.last_change())
         await disk.run(disk.replace_file, path, encode_binding(binding))
     return BoundMetadata(store, root, layout, is_in_place, disk, path, binding)
 

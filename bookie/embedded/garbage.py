@@ -15,13 +15,14 @@ Source: our own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import trio
 
 from bookie.bookie import Bookie
 from bookie.disk.disk import Disk
-from bookie.embedded.bound_metadata import bind_metadata
+from bookie.embedded.bound_metadata import BoundMetadata, bind_metadata
 from bookie.errors import BookieServerError, MetadataLostError, StorageFailedError
 from bookie.gc.collector import GarbageCollector, GcConfig, GcRoundResult
 from bookie.gc.compaction_rules import CompactionConfig
@@ -53,8 +54,8 @@ logger = get_logger(__name__)
 class EmbeddedGarbage:
     """Rounds for one hosted bookie. Made by ``open_garbage``."""
 
-    def __init__(self, collector: GarbageCollector, path: Path) -> None:
-        self.collector = collector
+    def __init__(self, collector: GarbageCollector, path: Path, bound: BoundMetadata) -> None:
+        self.collector, self._bound = collector, bound
         self._path = path
         self._turn = trio.Lock()
         self._is_owed = False  # a ledger was deleted after the last complete round began
@@ -89,10 +90,16 @@ class EmbeddedGarbage:
                 return
 
     async def finish(self) -> None:
-        """Run a round within ``CLOSE_ROUND_S`` if one is owed; call it before the bookie closes."""
-        if self._is_owed:
-            with trio.move_on_after(CLOSE_ROUND_S):
+        """Run a round if one is owed, and note the last change; call it before the bookie closes.
+
+        It takes at most ``CLOSE_ROUND_S``.
+        """
+        with trio.move_on_after(CLOSE_ROUND_S):
+            if self._is_owed:
                 await self._try_collect()
+            # Without the note an older store may not be told from the present one.
+            with suppress(BookieServerError, MetadataError, OSError):
+                await self._bound.note()
 
     async def _try_collect(self) -> bool:
         """Run a round; False if the storage has failed, so that no other round can succeed."""
@@ -153,4 +160,6 @@ async def open_garbage(
         return None
     served = ServedLedgers(bookie.service, tombstones)
     config = GcConfig(interval_s=INTERVAL_S)
-    return EmbeddedGarbage(GarbageCollector(served, bound, config=config, compaction=COMPACTION), directory)
+    return EmbeddedGarbage(
+        GarbageCollector(served, bound, config=config, compaction=COMPACTION), directory, bound
+    )

@@ -92,5 +92,8 @@ class ForwardingStore(MetadataStore):
     async def sync(self, path: str) -> None:
         await self._store.sync(path)
 
+    async def last_change(self) -> int:
+        return await self._store.last_change()
+
     async def aclose(self) -> None:
         await self._store.aclose()

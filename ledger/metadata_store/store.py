@@ -260,6 +260,13 @@ class MetadataStore(abc.ABC):
     async def sync(self, path: str) -> None:
         """Make reads of this session, after the return, see everything written before the call."""
 
+    async def last_change(self) -> int:
+        """A number that a later state of the nodes has not less of; 0: the store counts no changes.
+
+        It grows with each change of a node that is not ephemeral, or of the children of one.
+        """
+        return 0
+
     @abc.abstractmethod
     async def aclose(self) -> None:
         """End the session: its ephemeral nodes are deleted. Idempotent."""

@@ -234,6 +234,10 @@ class RenewingStore(MetadataStore):
         with self._calling(path) as session:
             await session.sync(path)
 
+    async def last_change(self) -> int:
+        with self._calling("/") as session:
+            return await session.last_change()
+
     async def aclose(self) -> None:
         self._is_closed = True
         self._wake()

@@ -82,6 +82,11 @@ class SqliteReader(RefusingStore):
         self._add_watch(WatchKind.CHILDREN, path, watch)
         return Children(tuple(found.names), found.node.stat.child_version)
 
+    async def last_change(self) -> int:
+        await self._find("/")
+        lasting = [one for one in self._nodes.values() if not one.node.stat.ephemeral_owner]
+        return max(max(one.data_change, one.children_change) for one in lasting)
+
     async def sync(self, path: str) -> None:
         await self._find(path)
 

@@ -136,6 +136,10 @@ class SqliteStore(MetadataStore):
             self._add_watch(WatchKind.CHILDREN, path, watch, change)
         return children
 
+    async def last_change(self) -> int:
+        async with self._turn:
+            return await self._read("/", self._tree.last_change)
+
     async def create(
         self,
         path: str,

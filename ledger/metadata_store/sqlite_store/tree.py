@@ -177,6 +177,14 @@ class SqliteTree(SqliteDatabase):
         names = tuple(sorted(child.rpartition("/")[2] for (child,) in paths))
         return Children(names, row.stat().child_version), row.children_change
 
+    def last_change(self) -> int:
+        """See ``MetadataStore.last_change``."""
+        with self._reading():
+            (number,) = self._db.execute(
+                "SELECT max(max(data_change, children_change)) FROM node WHERE owner = 0"
+            ).fetchone()
+        return int(number)
+
     def create(
         self, path: str, value: bytes, *, ephemeral: bool, sequential: bool, parents: bool
     ) -> tuple[str, list[Watched]]:

@@ -200,6 +200,39 @@ async def test_with_an_older_metadata_file_nothing_is_opened(tmp_path: Path, has
         assert await count_in(namespace, "new") == 6
 
 
+@pytest.mark.parametrize("change", ["delete", "create", "truncate", "cursor"])
+async def test_nor_with_an_older_one_that_knows_every_ledger(tmp_path: Path, change: str) -> None:
+    path, older, newest = tmp_path / "log", tmp_path / "older", tmp_path / "newest"
+    async with opened(path) as (namespace, _):
+        await fill(namespace, "first", 1)
+        await fill(namespace, "second", 3)
+    copy_metadata(path, older)
+    shutil.copy(path / "metadata.copy", tmp_path / "older.copy")
+    async with opened(path) as (namespace, _):
+        match change:
+            case "delete":
+                await namespace.delete_log("first")
+            case "create":
+                await namespace.create_log("third")
+            case "truncate":
+                await namespace.truncate_log("second", dlog.DLSN(2, 0, 0))
+            case _:
+                await namespace.cursors("second").set("reader", dlog.DLSN(1, 0, 0))
+        before = await namespace.list_logs()
+    copy_metadata(path, newest)
+    shutil.copy(path / "metadata.copy", tmp_path / "newest.copy")
+    put_metadata(path, older)
+    shutil.copy(tmp_path / "older.copy", path / "metadata.copy")
+    for read_only in (False, True, False):
+        with pytest.raises((dlog.EmbeddedStoreError, dlog.LogMetadataError), match="Logs would be missing"):
+            async with dlog.open_namespace(f"file://{path}", read_only=read_only):
+                pass
+    put_metadata(path, newest)
+    shutil.copy(tmp_path / "newest.copy", path / "metadata.copy")
+    async with opened(path) as (namespace, _):
+        assert await namespace.list_logs() == before
+
+
 async def test_accepted_metadata_frees_the_space_of_ledgers_that_it_does_not_name(tmp_path: Path) -> None:
     async with opened(tmp_path) as (namespace, _):
         await fill(namespace, "lost", 3)

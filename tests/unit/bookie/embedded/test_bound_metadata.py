@@ -85,11 +85,22 @@ def test_the_verdict_table(
     assert compare(binding, instance_id, given_out, on_disk, named) is verdict
 
 
-@given(st.integers(0, 10**18))
-def test_the_file_is_read_as_it_was_written(given_out: int) -> None:
-    assert decode_binding(encode_binding(MetadataBinding("some-id", given_out))) == MetadataBinding(
-        "some-id", given_out
-    )
+@pytest.mark.parametrize(
+    ("noted", "found", "is_older"), [(0, 0, False), (7, 7, False), (7, 9, False), (7, 6, True)]
+)
+def test_a_store_without_the_last_change_is_older(noted: int, found: int, is_older: bool) -> None:
+    verdict = compare(MetadataBinding("a", 5, noted), "a", 5, [1], [], found)
+    assert verdict is (MetadataVerdict.OLDER if is_older else MetadataVerdict.OWN)
+
+
+@given(st.integers(0, 10**18), st.integers(0, 10**18))
+def test_the_file_is_read_as_it_was_written(given_out: int, last_change: int) -> None:
+    binding = MetadataBinding("some-id", given_out, last_change)
+    assert decode_binding(encode_binding(binding)) == binding
+
+
+def test_the_file_of_a_release_without_changes_is_read() -> None:
+    assert decode_binding(b"some-id 17\n") == MetadataBinding("some-id", 17, 0)
 
 
 @given(st.binary(max_size=40))
