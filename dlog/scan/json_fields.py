@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from ledger.pickling import PicklableError
+
 Fields = Mapping[str, pa.DataType]
 _OF_PYTHON: dict[object, pa.DataType] = {
     bool: pa.bool_(),
@@ -28,7 +30,7 @@ _NEWLINE = re.compile(b"\n")
 BLOCK_BYTES = 1 << 18  # that the parser takes at once: what stays in a cache of the processor
 
 
-class UnfitError(Exception):
+class UnfitError(PicklableError):
     """The payload at this index does not fit."""
 
     def __init__(self, index: int, problem: str) -> None:

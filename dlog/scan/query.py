@@ -17,12 +17,13 @@ import trio
 
 from dlog.errors import ConfigError
 from dlog.scan.scan import Scan
+from ledger.pickling import PicklableError
 
 TABLE = "log"  # the name of the scan in queries
 ROWS_AT_ONCE = 1024
 
 
-class QueryError(Exception):
+class QueryError(PicklableError):
     """DuckDB refuses the query, or fails. ``is_wrong``: because of the text of the query."""
 
     def __init__(self, problem: str, *, is_wrong: bool) -> None:
