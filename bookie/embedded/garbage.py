@@ -97,7 +97,7 @@ class EmbeddedGarbage:
         with trio.move_on_after(CLOSE_ROUND_S):
             if self._is_owed:
                 await self._try_collect()
-            # Without the note an older store may not be told from the present one.
+            # Without the note an older store would look like the present one.
             with suppress(BookieServerError, MetadataError, OSError):
                 await self._bound.note()
 
