@@ -213,7 +213,10 @@ class SqliteStore(MetadataStore):
                 self._closing = True
                 self._armed.set()
                 self._nudged.set()
-                await trio.to_thread.run_sync(self._close, limiter=self._threads)
+                try:
+                    await trio.to_thread.run_sync(self._close, limiter=self._threads)
+                except RuntimeError:  # no thread can be started
+                    self._close()
         self._session.change_state(SessionState.CLOSED)
 
     async def _read(self, path: str, work: Callable[[], T]) -> T:
@@ -390,10 +393,10 @@ async def open_sqlite_store(
             raise translated(path, "/", exc) from None
         raise StoreUnreachableError(f"metadata store {path} cannot be opened: {exc}") from None
     store = SqliteStore(tree)
-    store._poller.start()
-    with _stores_guard:
-        _stores.add(store)
     try:
+        store._poller.start()
+        with _stores_guard:
+            _stores.add(store)
         yield store
     finally:
         await store.aclose()
