@@ -261,9 +261,9 @@ class MetadataStore(abc.ABC):
         """Make reads of this session, after the return, see everything written before the call."""
 
     async def last_change(self) -> int:
-        """A number that a later state of the nodes has not less of; 0: the store counts no changes.
+        """The number of the last change of a node that is not ephemeral, or of its children.
 
-        It grows with each change of a node that is not ephemeral, or of the children of one.
+        It never decreases, so an older copy of the store has a smaller one. 0: the store counts no changes.
         """
         return 0
 

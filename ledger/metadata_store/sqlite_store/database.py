@@ -199,7 +199,7 @@ class SqliteDatabase(abc.ABC):
             self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
 
     def _check_space(self) -> None:
-        """For a change that only adds nodes. What is left of the reserve is for those that delete some.
+        """For a change that only adds nodes. The rest of the reserve is for changes that delete nodes.
 
         Raises:
             OSError: The disk is full, and half of the reserve is used.

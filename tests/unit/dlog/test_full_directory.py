@@ -57,6 +57,12 @@ async def read_all(namespace: dlog.Namespace, log: str) -> list[bytes]:
         return [bytes(record.payload) async for record in reader]
 
 
+async def write_two_logs(namespace: dlog.Namespace) -> None:
+    for log in ("a", "b"):
+        async with namespace.open_writer(log, create=True) as writer:
+            await writer.append_many(map(payload, range(100)))
+
+
 async def append_until_full(writer: dlog.LogWriter, start: int = 0) -> tuple[int, WriterDiskFullError]:
     """The number of records that the log has then, and the error of the last append."""
     count = start
@@ -114,9 +120,7 @@ async def test_a_writer_says_that_the_disk_is_full_and_goes_on_when_there_is_spa
 @pytest.mark.slow
 async def test_tries_on_a_full_disk_leave_the_reserve_to_deletions(small: SmallDirectory) -> None:
     async with dlog.open_namespace(uri_of(small)) as namespace:
-        for log in ("a", "b"):
-            async with namespace.open_writer(log, create=True) as writer:
-                await writer.append_many(map(payload, range(100)))
+        await write_two_logs(namespace)
         async with namespace.open_writer("c", create=True) as writer:
             small.fill(6 * MIB)
             count, _ = await append_until_full(writer)
@@ -149,9 +153,7 @@ async def test_tries_on_a_full_disk_leave_the_reserve_to_deletions(small: SmallD
 @pytest.mark.slow
 async def test_a_full_directory_opens_for_all_but_appends_as_often_as_it_must(small: SmallDirectory) -> None:
     async with dlog.open_namespace(uri_of(small)) as namespace:
-        for log in ("a", "b"):
-            async with namespace.open_writer(log, create=True) as writer:
-                await writer.append_many(map(payload, range(100)))
+        await write_two_logs(namespace)
         async with namespace.open_writer("c", create=True) as writer:
             small.fill(6 * MIB)
             count, _ = await append_until_full(writer)

@@ -82,7 +82,10 @@ Submit = Callable[[bytes], Awaitable[DLSN]]
 async def interrupt_each_line(
     submit: Submit, many: Callable[[list[bytes]], Awaitable[Any]] | None
 ) -> dict[DLSN, bytes]:
-    """Submit a record, or append several, for each line; the handler submits another one. What is durable."""
+    """Submit a record, or append several, for each line; the handler submits another one.
+
+    Return the durable records.
+    """
     durable: dict[DLSN, bytes] = {}
     refused = 0
     for line in itertools.count(1):

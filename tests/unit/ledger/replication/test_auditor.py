@@ -2,7 +2,6 @@
 
 # covers: ledger/replication/config.py
 # covers: ledger/replication/ledger_visits.py
-# covers: ledger/replication/returned_bookies.py
 # covers: ledger/runtime/clock.py
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ from ledger.metadata import Ensemble
 from ledger.metadata_store.errors import ConnectionLostError
 from ledger.metadata_store.memory import open_memory_store
 from ledger.metadata_store.store import MetadataStore
-from ledger.replication import returned_bookies
 from ledger.replication.absences import SETTLE_S
 from ledger.replication.auditor import AUDIT_GROUP, UNREACHED_PAUSE_S, Auditor
 from ledger.replication.config import ReplicationConfig
-from ledger.replication.ledger_visits import GROUP, OPEN_PAUSE_S, REST, REST_S_MAX, LedgerVisits, Pace
+from ledger.replication.ledger_visits import GROUP, OPEN_PAUSE_S, REST_S_MAX
 from ledger.replication.marks import RegularCheck, UnderReplicatedLedgers
-from ledger.replication.returned_bookies import RETURN_PAUSE_S, RETURN_REST, ReturnedBookies
+from ledger.replication.returned_bookies import RETURN_PAUSE_S
 from ledger.runtime.clock import wall_ms
 from tests.fakes.dict_namespace import WatchedStore
 from tests.fakes.replication_world import PAYLOADS, ReplicationWorld, open_world
@@ -444,58 +442,6 @@ async def test_a_new_auditor_does_not_look_at_ledgers_of_bookies_that_registered
             async with audited(attrs.evolve(world, auditor=auditor)):
                 await trio.sleep(RETURN_PAUSE_S + 1)
         assert ("came back" in caplog.text) is looks
-
-
-@pytest.mark.parametrize(
-    ("interval_s", "ago_s", "rests"),
-    [
-        (math.inf, 60, [RETURN_REST, RETURN_REST, REST]),
-        (math.inf, 3000, [REST] * 3),
-        (86_400, 90_000, [REST] * 3),
-        (0, 60, [RETURN_REST, RETURN_REST, REST]),
-        (0, 3000, [REST] * 3),
-        (0, 4000, []),
-    ],
-)
-async def test_a_new_auditor_looks_fast_at_the_newest_ledgers_if_a_bookie_registered_a_moment_ago(
-    autojump_clock: MockClock,
-    monkeypatch: pytest.MonkeyPatch,
-    interval_s: float,
-    ago_s: int,
-    rests: list[int],
-) -> None:
-    monkeypatch.setattr(returned_bookies, "GROUP", 2)
-    monkeypatch.setattr(returned_bookies, "RECENT_LEDGERS", 4)
-    found = list[float]()
-
-    async def note(self: Pace, began_s: float, *, times: float = REST, wake: object = None) -> None:
-        found.append(times)
-
-    monkeypatch.setattr(Pace, "rest", note)
-    config = attrs.evolve(CONFIG, ledger_check_interval_s=math.inf, replicas_check_interval_s=interval_s)
-
-    def later_ms() -> int:
-        return wall_ms() + 1000 * ago_s
-
-    async with open_world(3, config) as world:
-        for _ in range(5):
-            await (await world.client.create()).close()
-        marks = UnderReplicatedLedgers(world.session, "/ledgers", wall_ms=later_ms)
-        bookies = ReturnedBookies(
-            world.client.context,
-            world.session,
-            marks,
-            config,
-            LedgerVisits(world.client.context, world.session, marks, config),
-            lambda count: None,
-            later_ms,
-        )
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(bookies.follow, trio.Event)
-            nursery.start_soon(bookies.check_returned)
-            await trio.sleep(RETURN_PAUSE_S + 1)
-            nursery.cancel_scope.cancel()
-    assert found == rests
 
 
 async def test_a_look_at_returned_bookies_is_repeated_after_a_lost_connection(
