@@ -124,13 +124,17 @@ async def test_tries_on_a_full_disk_leave_the_reserve_to_deletions(small: SmallD
         async with namespace.open_writer("c", create=True) as writer:
             small.fill(6 * MIB)
             count, _ = await append_until_full(writer)
-            small.fill()
-            for _ in range(40):
+            wal = small.path / "ns/metadata.sqlite-wal"
+            before = wal.stat().st_size
+            for number in range(40):
+                if number == 20:  # until then there is what the bookie's reserve gave
+                    small.fill()
                 with trio.fail_after(30):
                     with suppress(dlog.DiskFullError):
                         await writer.reopen()
                     with pytest.raises(dlog.DiskFullError):
                         await writer.append(b"x")
+            assert wal.stat().st_size < before + LOAN_BYTES, "it takes nothing of what a reserve gave"
             created: list[str] = []
 
             async def create() -> None:
