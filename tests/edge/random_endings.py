@@ -7,7 +7,7 @@ the N-th call of a function of ours. Between them another process reads the log.
 are forks of this process, which opens nothing itself, so none of them pays for its imports.
 
 Inside: the programs, the check after each, the cases of a seed. Not inside: what a way of ending prints
-(``test_matrix``).
+(``matrix``).
 Always: a program writes the numbers from that of the records on that its predecessors left. "acknowledged N"
 is written after record N - 1 is; so the log has at least the records 0 to N - 1, in order, and each once.
 """

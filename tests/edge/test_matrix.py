@@ -1,194 +1,62 @@
-"""Programs that end in the midst of what they do with a log, each a process: face, way of ending, moment."""
+"""The matrix of faces, ways of ending and moments, by pairs; ``make soak`` runs every cell."""
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import attrs
 import pytest
 
-import dlog.blocking
-import ledger.blocking
-from tests.edge.program import BURST, FIRST, GO_ON, SIGNALS
-from tests.places import ROOT
+from tests.edge import matrix
+from tests.edge.matrix import CELLS, ENDS, FRAMES_OF_A_CELL, SPECIAL, differences, sweep
 
-pytestmark = pytest.mark.slow
-
-LIMIT_S = 120  # a generous one: what it catches would wait for ever
-FACES = ("trio", "asyncio", "blocking", "ledgers")  # the last one is ledger.blocking
-MOMENTS = ("opening", "waiting", "idle", "appending", "reading", "closing")
-TRACEBACK = r"Traceback \(most recent call last\):\n(?:(?!Traceback|Exception ignored|During).)*\n"
-CANCELLED = TRACEBACK + "asyncio.exceptions.CancelledError\n\nDuring handling of [a-z ,]*:\n\n"
-# With -X dev asyncio also says how long a step took; that is about the machine.
-SLOW_STEP = re.compile(r"^Executing <.*> took [\d.]+ seconds\n", re.MULTILINE)
-UNCLOSED = (
-    r"(?:Exception ignored [^\n]*\nTraceback \(most recent call last\):\n(?:  [^\n]*\n)+"
-    r"ResourceWarning: unclosed [^\n]*\n)+"
-)
+Cell = tuple[str, str, str]
 
 
-@attrs.frozen
-class End:
-    """What a way of ending gives."""
-
-    exit_code: int  # minus the signal that ended it
-    stderr: str = ""  # a pattern of all of it
-    keeps_submitted: bool = True  # not only what was acknowledged: what is open is closed
+def pairs_of(cell: Cell) -> set[tuple[str, ...]]:
+    """What meets in a cell; and the cell if it has an expectation of its own."""
+    face, ending, moment = cell
+    own = {cell} if cell in SPECIAL else set()
+    return {("of a face", face, ending), ("at a moment", face, moment), (ending, moment), *own}
 
 
-ENDS = {
-    "return": End(0),
-    "exception": End(1, TRACEBACK + "RuntimeError: the program fails\n"),
-    "cancellation": End(0),
-    "interrupt": End(-signal.SIGINT, TRACEBACK + "KeyboardInterrupt\n"),
-    "terminate": End(-signal.SIGTERM, keeps_submitted=False),
-    "handled": End(0),  # SIGTERM, by what each library has for it
-    "exit": End(3),  # sys.exit
-    "shutdown": End(0),  # in a handler of ``atexit``, which also closes what is left open
-    # The loop with all that is open is neither run nor closed.
-    "abandoned": End(0, UNCLOSED, keeps_submitted=False),
-    "fork": End(0),  # a child that uses what its parent has open, and ends; then its parent returns
-    "daemon": End(0, keeps_submitted=False),  # all of it runs in such a thread
-    "os._exit": End(3, keeps_submitted=False),
-}
-# What differs from the line above for a face, and a moment or (None) all of them.
-SPECIAL: dict[tuple[str, str, str | None], End] = {
-    # asyncio.run raises it while it handles the cancellation that it has made of the signal.
-    ("asyncio", "interrupt", None): End(-signal.SIGINT, CANCELLED + TRACEBACK + "KeyboardInterrupt\n"),
-    # The namespaces are closed when Python ends.
-    ("blocking", "daemon", None): End(0),
-    # Closing a client ends its handles, and an error in the block of a handle abandons it.
-    **{
-        ("ledgers", ending, None): attrs.evolve(ENDS[ending], keeps_submitted=False)
-        for ending in ("exception", "exit", "handled", "interrupt", "shutdown")
-    },
-    # A call of ``aclose`` that is cancelled writes nothing more: the program that cancels it is in a hurry.
-    **{
-        (face, ending, "closing"): attrs.evolve(ENDS[ending], keeps_submitted=False)
-        for face in ("trio", "asyncio")
-        for ending in ("exception", "cancellation", "handled", "exit", "interrupt")
-    },
-    ("asyncio", "interrupt", "closing"): End(
-        -signal.SIGINT, CANCELLED + TRACEBACK + "KeyboardInterrupt\n", keeps_submitted=False
-    ),
-}
-# Cells without a meaning: face and ending or (None) each, and moment or (None) all of them.
-NONE: dict[tuple[str | None, str, str | None], str] = {
-    **{
-        (face, "cancellation", moment): "of blocking calls only the futures of records can be cancelled"
-        for face in ("blocking", "ledgers")
-        for moment in MOMENTS
-        if moment != "appending"
-    },
-    **{("ledgers", ending, "waiting"): "nothing locks a ledger" for ending in ENDS},
-    ("ledgers", "abandoned", None): "as of the line below",
-    ("blocking", "abandoned", None): "the caller has no loop; 'shutdown' leaves things open, too",
-    ("trio", "abandoned", None): "trio.run ends all that it has begun",
-    ("asyncio", "abandoned", "opening"): "a call that nobody runs on is in no moment",
-    ("asyncio", "abandoned", "waiting"): "likewise",
-    ("asyncio", "abandoned", "closing"): "likewise",
-    (None, "shutdown", "waiting"): "nobody would free the lock, which the program has itself",
-}
+def by_pairs() -> list[Cell]:
+    """Few cells in which each pair meets, the same ones each time."""
+    left = set().union(*map(pairs_of, CELLS))
+    chosen = []
+    while left:
+        best = max(CELLS, key=lambda cell: len(pairs_of(cell) & left))
+        left -= pairs_of(best)
+        chosen.append(best)
+    return chosen
 
 
-def end_of(face: str, ending: str, moment: str) -> End:
-    for key in ((face, ending, moment), (face, ending, None)):
-        if key in SPECIAL:
-            return SPECIAL[key]
-    return ENDS[ending]
-
-
-CELLS = [
-    pytest.param(face, ending, moment, id=f"{face}-{ending}-{moment}")
-    for face in FACES
-    for ending in ENDS
-    for moment in MOMENTS
-    if not {(each, ending, when) for each in (face, None) for when in (moment, None)} & NONE.keys()
-]
-
-
-@pytest.mark.parametrize(("face", "ending", "moment"), CELLS)
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", by_pairs(), ids="-".join)
 def test_a_program_keeps_its_records_and_says_only_what_is_meant_however_it_ends(
-    tmp_path: Path, face: str, ending: str, moment: str
+    tmp_path: Path, cell: Cell
 ) -> None:
-    end = end_of(face, ending, moment)
-    uri = (tmp_path / "log").as_uri()
-    lines, stderr, exit_code = run(tmp_path / "stderr", face, ending, moment, uri)
-    assert re.fullmatch(end.stderr, stderr, re.DOTALL), stderr
-    assert exit_code == end.exit_code
-    counts = {"acknowledged": 0, "submitted": FIRST, "ledger": -1}
-    others = []
-    for line in lines:
-        what, _, count = line.partition(" ")
-        if what in counts:
-            counts[what] = int(count)
-        else:
-            others.append(line)
-    assert counts["acknowledged"] >= FIRST
-    assert counts["submitted"] == (FIRST + BURST if moment in ("appending", "closing") else FIRST)
-    refused = int(ending == "fork" and moment != "opening")  # then the child has nothing to use
-    assert others == ["now", *([] if ending in GO_ON else ["ending"]), *(["refused"] * refused)]
-    found = entries_of(uri, counts["ledger"]) if face == "ledgers" else records_of(uri)
-    assert found == [b"%d" % number for number in range(len(found))]
-    assert len(found) >= counts["acknowledged"]
-    assert not end.keeps_submitted or len(found) >= counts["submitted"]
+    assert differences(tmp_path, *cell) == []
 
 
-def records_of(uri: str) -> list[bytes]:
-    """The records of the program, once the log has taken another one."""
-    with dlog.blocking.open_namespace(uri) as namespace:
-        # At once: the lock of a program that has ended is free.
-        with namespace.open_writer("orders", lock_timeout_s=0) as log:
-            log.append(b"next")
-        with namespace.open_reader("orders", follow=False) as reader:
-            *found, last = [record.payload for record in reader]
-    assert last == b"next"
-    return found
+def test_each_turn_takes_other_cells_until_all_had_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[tuple[str, ...]] = []
+
+    def note(_: Path, *cell: str) -> list[str]:
+        checked.append(cell)
+        return []
+
+    monkeypatch.setattr(matrix, "differences", note)
+    for seed in range(len(CELLS) // 10 + 1):
+        assert sweep(seed, 10 * FRAMES_OF_A_CELL) == []
+    assert checked[: len(CELLS)] == CELLS
 
 
-def entries_of(uri: str, ledger_id: int) -> list[bytes]:
-    """The entries of the program, once its ledger is recovered."""
-    with ledger.blocking.open_client(uri) as client, client.open(ledger_id) as reader:
-        return reader.read_payloads(0, reader.last_confirmed)
-
-
-def run(stderr: Path, face: str, ending: str, moment: str, uri: str) -> tuple[list[str], str, int]:
-    """The lines of a program, what it said on stderr, its exit code; once no process of it is left."""
-    command = [sys.executable, "-W", "error", "-m", "tests.edge.program", face, ending, moment, uri]
-    # Python 3.12 warns of each fork of a process with threads.
-    command[3:3] = ["-W", "ignore:This process:DeprecationWarning"]
-    with (
-        stderr.open("w+") as errors,
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        ) as program,
-    ):
-        assert program.stdin is not None
-        assert program.stdout is not None
-        limit = threading.Timer(LIMIT_S, os.killpg, (program.pid, signal.SIGKILL))
-        limit.start()
-        try:
-            lines = []
-            for line in program.stdout:
-                lines.append(line.strip())
-                if lines[-1] == "now" and ending in SIGNALS:
-                    program.send_signal(signal.SIGINT if ending == "interrupt" else signal.SIGTERM)
-                if lines[-1] == ("now" if ending in GO_ON else "ending"):
-                    program.stdin.close()
-            exit_code = program.wait()
-        finally:
-            limit.cancel()
-        errors.seek(0)
-        return lines, SLOW_STEP.sub("", errors.read()), exit_code
+@pytest.mark.slow
+def test_what_a_cell_must_not_give_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = ("blocking", "exit", "idle")
+    monkeypatch.setattr(matrix, "CELLS", [cell])
+    assert sweep(0, FRAMES_OF_A_CELL) == []
+    monkeypatch.setitem(ENDS, "exit", attrs.evolve(ENDS["exit"], exit_code=4))
+    (report,) = sweep(0, FRAMES_OF_A_CELL)
+    assert report == "python -m tests.edge.matrix blocking exit idle:\n  exit code 3, not 4"
