@@ -24,8 +24,8 @@ from tests.fuzz.storage_targets import our_entry_log, our_journal, scan_entry_lo
 from tests.fuzz.targets import TARGETS
 
 SEED = 12
-CASES = 2500  # of each decoder
-CASES_OF_SLOW = {"bookie_config": 500}  # 17 ms a case under the tracer; make soak tries more
+CASES = 1000  # of each decoder; make soak tries more
+CASES_OF_SLOW = {"bookie_config": 250}  # 17 ms a case under the tracer
 CASES_OF_CHECK = 25
 
 
