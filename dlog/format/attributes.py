@@ -53,6 +53,7 @@ _KEY, _PRODUCER = 1, 2  # bits of the first byte
 _MAGIC = b"DLKH\x01"
 BLOCK_BYTES = RECORD_HEADER_BYTES + _BLOCK.size
 """The bytes that the first record with attributes adds to its entry, beside those of ``item_bytes``."""
+ITEM_BYTES = _ITEM.size
 
 Buffer = bytes | bytearray | memoryview
 Producer = tuple[str, int]
@@ -179,10 +180,15 @@ def check_rooms(
     payloads: Sequence[bytes], attributes: Sequence[bytes | None] | None, payload_bytes_max: int
 ) -> None:
     """The same for each of several records that has attributes."""
-    if attributes is not None:
-        for payload, each in zip(payloads, attributes, strict=True):
-            if each is not None:
-                check_room(payload, each, payload_bytes_max)
+    if attributes is None:
+        return
+    if max(map(len, payloads), default=0) + max(map(len, filter(None, attributes)), default=0) <= min(
+        payload_bytes_max, PAYLOAD_BYTES_MAX
+    ):
+        return  # as almost always; so no record is asked by itself
+    for payload, each in zip(payloads, attributes, strict=True):
+        if each is not None:
+            check_room(payload, each, payload_bytes_max)
 
 
 def decode_attributes(data: bytes) -> Attributes:
@@ -244,7 +250,7 @@ def _sized(data: bytes, at: int) -> tuple[bytes, int]:
 
 def item_bytes(attributes: bytes) -> int:
     """The bytes that a record's attributes take in the control record of their entry."""
-    return _ITEM.size + len(attributes)
+    return ITEM_BYTES + len(attributes)
 
 
 def encode_attributes_record(attributes: Iterable[tuple[int, bytes]], position: int, txid: int) -> bytes:

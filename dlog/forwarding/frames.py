@@ -23,7 +23,8 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Sequence
-from struct import Struct, error
+from itertools import accumulate, pairwise
+from struct import Struct, error, pack, unpack_from
 from typing import Any
 
 import attrs
@@ -35,16 +36,16 @@ from ledger.errors import WireError
 from ledger.wire.frame import FRAME_BYTES_MAX
 from namespace.dlsn import DLSN
 
-VERSION = 1
+VERSION = 2
 RECORDS_MAX = 65_536  # of one APPEND
 GROUP_BYTES = (
     1 << 20
 )  # of payloads, keys and headers in one APPEND, unless it has one record or an atomic batch
 
-_HELLO, _APPEND, _ITEM = Struct(">BBBqqq16s"), Struct(">BqBI"), Struct(">II")
+_HELLO, _APPEND = Struct(">BBBqqq16s"), Struct(">BqBI")
 _WELCOME, _APPENDED, _RANGE = Struct(">Bqqqqq"), Struct(">BqqI"), Struct(">qqqI")
 _ANSWER, _CALL, _TXID = Struct(">Bq"), Struct(">BqB"), Struct(">q")
-_AGAIN, _ATOMIC, _TXIDS = 1, 2, 4
+_AGAIN, _ATOMIC, _TXIDS, _ATTRIBUTES = 1, 2, 4, 8
 _PREFIX = Struct(">I")
 
 
@@ -200,15 +201,16 @@ def encode_records(records: Records) -> bytes:
 def _records_bytes(records: Records) -> bytes:
     payloads, txids, attributes = records.payloads, records.txids, records.attributes
     flags = _AGAIN * records.is_again | _ATOMIC * records.is_atomic | _TXIDS * (txids is not None)
-    parts = [_APPEND.pack(FrameKind.APPEND, records.first, flags, len(payloads))]
+    count = len(payloads)
+    parts = [
+        _APPEND.pack(FrameKind.APPEND, records.first, flags | _ATTRIBUTES * (attributes is not None), count)
+    ]
     if txids is not None:
-        parts += [_TXID.pack(each) for each in txids]
-    if attributes is None:
-        for payload in payloads:
-            parts += (_ITEM.pack(0, len(payload)), payload)
-    else:
-        for payload, each in zip(payloads, attributes, strict=True):
-            parts += (_ITEM.pack(len(each or b""), len(payload)), each or b"", payload)
+        parts.append(pack(f">{count}q", *txids))
+    if attributes is not None:
+        given = [each or b"" for each in attributes]
+        parts += [pack(f">{count}I", *map(len, given)), *given]
+    parts += [pack(f">{count}I", *map(len, payloads)), *payloads]
     return b"".join(parts)
 
 
@@ -310,28 +312,31 @@ def _decode_ranges(data: bytes, at: int, count: int) -> list[tuple[int, int, int
 def _decode_records(data: bytes, at: int) -> Records:
     kind, first, flags, count = _APPEND.unpack_from(data, at)
     at += _APPEND.size
-    if kind != FrameKind.APPEND or first < 0 or not 0 < count <= RECORDS_MAX or flags > 7:
+    if kind != FrameKind.APPEND or first < 0 or not 0 < count <= RECORDS_MAX or flags > 15:
         raise ValueError(f"{count} records from number {first}, flags {flags}")
-    txids: list[int] | None = None
+    txids: Sequence[int] | None = None
     if flags & _TXIDS:
-        txids = [_TXID.unpack_from(data, at + index * _TXID.size)[0] for index in range(count)]
+        txids = list(unpack_from(f">{count}q", data, at))
         at += count * _TXID.size
-    payloads: list[bytes] = []
-    attributes: list[bytes | None] = []
-    for _ in range(count):
-        with_bytes, size = _ITEM.unpack_from(data, at)
-        start = at + _ITEM.size + with_bytes
-        if start + size > len(data):
-            raise ValueError("a record is cut short")
-        attributes.append(data[at + _ITEM.size : start] if with_bytes else None)
-        if with_bytes and decode_attributes(data[at + _ITEM.size : start])[2] is not None:
-            raise ValueError("a record names a producer, which only the owner does")
-        payloads.append(data[start : start + size])
-        at = start + size
+    attributes: list[bytes | None] | None = None
+    if flags & _ATTRIBUTES:
+        found, at = _decode_parts(data, at, count)
+        for each in filter(None, found):
+            if decode_attributes(each)[2] is not None:
+                raise ValueError("a record names a producer, which only the owner does")
+        attributes = [each or None for each in found]
+    payloads, at = _decode_parts(data, at, count)
     if at != len(data):
         raise ValueError(f"{len(data) - at} bytes follow the records")
-    any_attributes = attributes if any(each is not None for each in attributes) else None
-    return Records(first, payloads, txids, any_attributes, bool(flags & _ATOMIC), bool(flags & _AGAIN))
+    return Records(first, payloads, txids, attributes, bool(flags & _ATOMIC), bool(flags & _AGAIN))
+
+
+def _decode_parts(data: bytes, at: int, count: int) -> tuple[list[bytes], int]:
+    """So many lengths, then as many pieces of bytes; and where they end."""
+    *ends, end = accumulate(unpack_from(f">{count}I", data, at), initial=at + count * _PREFIX.size)
+    if end > len(data):
+        raise ValueError("a record is cut short")
+    return [data[start:stop] for start, stop in pairwise([*ends, end])], end
 
 
 def _decode_request(data: bytes) -> Request:

@@ -57,7 +57,7 @@ from dlog.forwarding.window import Place, ProducerWindow
 from dlog.write.batcher import Batch
 from dlog.write.log_writer import LogWriter, expect_last, is_over_limit, take_stamped
 from dlog.write.pending import wait_settled
-from dlog.write.repeats import repeat_checksum
+from dlog.write.repeats import repeat_checksum, repeat_checksums
 from ledger.errors import WireError
 from ledger.metadata_store.errors import MetadataError
 from ledger.runtime.tasks.failure_domain import failure_domain
@@ -239,13 +239,11 @@ class Owner:
             raise
         except DLogError as exc:  # a key for encryption is missing
             raise LogWriteError(self.writer.log, str(exc), RecordOutcome.NOT_WRITTEN) from None
-        sequence, given = records.first + len(known), records.attributes
+        at = len(known)
         for batch, slot, size in ranges:
-            for at in range(slot, slot + size):
-                index = sequence - records.first
-                checksum = repeat_checksum(records.payloads[index], None if given is None else given[index])
-                window.add(producer, sequence, (batch, at), checksum)
-                sequence += 1
+            checksums = repeat_checksums(records.payloads, records.attributes, at, at + size)
+            window.add(producer, records.first + at, (batch, slot), checksums)
+            at += size
         return Taken(known, ranges)
 
     def _check_order(self, producer: str, floor: DLSN, records: Records, skip: int) -> None:

@@ -10,17 +10,98 @@ Source: our own; docs/shared.md, "Once".
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
+
+import attrs
 
 from dlog.write.batcher import Batch
 from namespace.dlsn import DLSN
 
 Place = DLSN | tuple[Batch, int]
 """Where a record is: its position, or its batch with its slot there, as long as that is in flight."""
-Entry = tuple[Place, int]
-"""A record's place, and its ``repeat_checksum``."""
 
 RECORDS_MAX = 20_000  # that a window holds
+
+
+@attrs.define(eq=False)
+class _Run:
+    """Records with consecutive numbers in consecutive slots of one entry."""
+
+    producer: str
+    first: int  # number of the first record
+    where: DLSN | Batch
+    slot: int  # of the first record
+    checksums: Sequence[int]  # ``repeat_checksum`` of each record
+    forgotten: int = 0  # how many of them have left the window
+
+    @property
+    def begin(self) -> int:
+        """The number of the first record that has not left."""
+        return self.first + self.forgotten
+
+    @property
+    def end(self) -> int:
+        """After the number of the last record."""
+        return self.first + len(self.checksums)
+
+    def find(self, sequence: int) -> tuple[Place, int]:
+        """The place and the checksum of one of its records."""
+        at = sequence - self.first
+        where, slot = self.where, self.slot + at
+        if isinstance(where, DLSN):
+            return DLSN(where.segment_seqno, where.entry_id, slot), self.checksums[at]
+        return (where, slot), self.checksums[at]
+
+    @property
+    def next_slot(self) -> DLSN | None:
+        """The position after the record that left last; None while the log may lack the records."""
+        where, slot = self.where, self.slot + self.forgotten
+        if isinstance(where, DLSN):
+            return DLSN(where.segment_seqno, where.entry_id, slot)
+        if where.error is not None or not where.is_settled:
+            return None
+        return where.dlsn(slot)
+
+
+@attrs.define
+class _Numbers:
+    """The runs of one producer by their numbers. No number is in two of them."""
+
+    last: int = -1  # number of the record that was added last
+    runs: list[_Run] = attrs.field(factory=list)
+    gone: int = 0  # how many of the first ones have left the window; dropped when they are many
+
+    @property
+    def end(self) -> int:
+        """After the greatest number."""
+        return self.runs[-1].end if len(self.runs) > self.gone else 0
+
+    def find(self, sequence: int) -> _Run | None:
+        at = bisect_right(self.runs, sequence, lo=self.gone, key=_begin)
+        run = self.runs[at - 1] if at > self.gone else None
+        return None if run is None or sequence >= run.end else run
+
+    def add(self, run: _Run) -> None:
+        self.last = run.end - 1
+        if run.first >= self.end:
+            self.runs.append(run)
+        else:  # a producer that counts from a lower number again
+            self.runs.insert(bisect_right(self.runs, run.first, lo=self.gone, key=_begin), run)
+
+    def remove(self, run: _Run) -> None:
+        if self.runs[self.gone] is not run:
+            self.runs.remove(run)
+            return
+        self.gone += 1
+        if 2 * self.gone > len(self.runs):
+            del self.runs[: self.gone]
+            self.gone = 0
+
+
+def _begin(run: _Run) -> int:
+    return run.begin
 
 
 class ProducerWindow:
@@ -29,49 +110,65 @@ class ProducerWindow:
     def __init__(self, covers: DLSN, records_max: int = RECORDS_MAX) -> None:
         """``covers``: no record of a producer at or after it is missing here."""
         self.covers, self._records_max = covers, records_max
-        self._entries: dict[str, dict[int, Entry]] = {}  # by producer and sequence number, in order
-        self._order: deque[tuple[str, int]] = deque()
+        self._numbers: dict[str, _Numbers] = {}  # by producer
+        self._order: deque[_Run] = deque()  # as in the log
+        self._count = 0
 
     def __repr__(self) -> str:
-        what = f"{len(self._order)} records of {len(self._entries)} producers"
+        what = f"{self._count} records of {len(self._numbers)} producers"
         return f"<ProducerWindow of {what} from {self.covers}>"
 
     def __len__(self) -> int:
-        return len(self._order)
+        return self._count
 
-    def find(self, producer: str, sequence: int) -> Entry | None:
-        """Where this record is; None if it is not in the window."""
-        entries = self._entries.get(producer)
-        return None if entries is None else entries.get(sequence)
+    def find(self, producer: str, sequence: int) -> tuple[Place, int] | None:
+        """Where this record is, and its ``repeat_checksum``; None if it is not in the window."""
+        numbers = self._numbers.get(producer)
+        run = None if numbers is None else numbers.find(sequence)
+        return None if run is None else run.find(sequence)
 
     def bounds(self, producer: str) -> tuple[int, int]:
-        """The first and the last sequence number of a producer in the window; -1 without one."""
-        entries = self._entries.get(producer)
-        return (-1, -1) if entries is None else (next(iter(entries)), next(reversed(entries)))
+        """The least and the last sequence number of a producer in the window; -1 without one."""
+        numbers = self._numbers.get(producer)
+        return (-1, -1) if numbers is None else (numbers.runs[numbers.gone].begin, numbers.last)
 
-    def add(self, producer: str, sequence: int, place: Place, checksum: int) -> None:
-        """Add the record that follows all others in the log."""
-        entries = self._entries.setdefault(producer, {})
-        if sequence in entries:
-            return  # the first one counts
-        entries[sequence] = place, checksum
-        self._order.append((producer, sequence))
-        while len(self._order) > self._records_max and self._forget_oldest():
+    def add(self, producer: str, first: int, place: Place, checksums: Sequence[int]) -> None:
+        """Add records that follow all others in the log, in consecutive slots and with consecutive numbers.
+
+        A number that the window has already is that of its first record.
+        """
+        numbers = self._numbers.setdefault(producer, _Numbers())
+        where, slot = (place, place.slot_id) if isinstance(place, DLSN) else place
+        if first >= numbers.end:
+            self._add(numbers, _Run(producer, first, where, slot, checksums))
+        else:
+            for at, checksum in enumerate(checksums):
+                if numbers.find(first + at) is None:
+                    self._add(numbers, _Run(producer, first + at, where, slot + at, [checksum]))
+        while self._count > self._records_max and self._forget_oldest():
             pass
 
+    def _add(self, numbers: _Numbers, run: _Run) -> None:
+        numbers.add(run)
+        self._order.append(run)
+        self._count += len(run.checksums)
+
     def _forget_oldest(self) -> bool:
-        """False if the oldest record is in flight: it must be found if it is repeated."""
-        producer, sequence = self._order[0]
-        entries = self._entries[producer]
-        place, _ = entries[sequence]
-        if not isinstance(place, DLSN):
-            batch, slot = place
-            if batch.error is not None or not batch.is_settled:
-                return False
-            place = batch.dlsn(slot)
-        self._order.popleft()
-        del entries[sequence]
-        if not entries:
-            del self._entries[producer]
-        self.covers = max(self.covers, place.next_slot())
+        """False if the oldest records are in flight: they must be found if they are repeated."""
+        run = self._order[0]
+        if run.next_slot is None:
+            return False
+        left = len(run.checksums) - run.forgotten
+        count = min(left, self._count - self._records_max)
+        run.forgotten += count
+        self._count -= count
+        covers = run.next_slot
+        assert covers is not None  # asked just now
+        self.covers = covers if self.covers < covers else self.covers
+        if count == left:
+            self._order.popleft()
+            numbers = self._numbers[run.producer]
+            numbers.remove(run)
+            if len(numbers.runs) == numbers.gone:
+                del self._numbers[run.producer]
         return True

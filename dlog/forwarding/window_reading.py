@@ -58,7 +58,7 @@ async def read_window(
                 if record.producer is not None:
                     attributes = encode_attributes(record.key, record.headers)
                     checksum = repeat_checksum(record.payload, attributes)
-                    window.add(*record.producer, record.dlsn, checksum)
+                    window.add(*record.producer, record.dlsn, [checksum])
     return window
 
 

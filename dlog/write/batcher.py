@@ -22,10 +22,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from threading import get_ident
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from dlog.errors import RecordOutcome, WriteError
-from dlog.format.attributes import BLOCK_BYTES, item_bytes
+from dlog.format.attributes import BLOCK_BYTES, ITEM_BYTES, item_bytes
 from dlog.format.envelope import ENTRY_BODY_BYTES_MAX
 from dlog.format.record import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, TXID_MAX
 from namespace.dlsn import DLSN
@@ -33,6 +33,7 @@ from namespace.dlsn import DLSN
 assert RECORD_BYTES_MAX <= ENTRY_BODY_BYTES_MAX  # constants
 # What a record takes in memory besides its bytes: its objects, its id, its places in lists.
 HELD_BYTES = 256
+_FEW = 8  # so many records are added one by one
 
 
 class Batch:
@@ -172,6 +173,14 @@ def is_too_long(payload: bytes, attributes: bytes | None) -> bool:
     return len(payload) + (0 if attributes is None else len(attributes)) > PAYLOAD_BYTES_MAX
 
 
+def _join(ranges: list[tuple[Batch, int, int]], batch: Batch, slot: int, count: int) -> None:
+    """Append a range to ranges, or to the last one if it continues that."""
+    if ranges and ranges[-1][0] is batch:
+        ranges[-1] = batch, ranges[-1][1], ranges[-1][2] + count
+    else:
+        ranges.append((batch, slot, count))
+
+
 class Batcher:
     """Gathers records into batches, and returns each batch when it is due."""
 
@@ -250,13 +259,43 @@ class Batcher:
     ) -> list[tuple[Batch, int, int]]:
         """Like ``add_mixed``, with the keys and headers of each record."""
         ranges: list[tuple[Batch, int, int]] = []
+        if len(payloads) > _FEW and None not in attributes:
+            found = self._add_alike(payloads, txids, cast(Sequence[bytes], attributes))
+            if found is not None:
+                return [found]
+            half = len(payloads) // 2
+            for part in (slice(half), slice(half, None)):
+                for each_range in self.add_each(payloads[part], txids[part], attributes[part]):
+                    _join(ranges, *each_range)
+            return ranges
         for payload, txid, each in zip(payloads, txids, attributes, strict=True):
             batch, slot = self.add(payload, txid) if each is None else self.add_with(payload, txid, each)
-            if ranges and ranges[-1][0] is batch:
-                ranges[-1] = batch, ranges[-1][1], ranges[-1][2] + 1
-            else:
-                ranges.append((batch, slot, 1))
+            _join(ranges, batch, slot, 1)
         return ranges
+
+    def _add_alike(
+        self, payloads: Sequence[bytes], txids: Sequence[int], attributes: Sequence[bytes]
+    ) -> tuple[Batch, int, int] | None:
+        """Add all records to the open batch; None, and nothing is added, if that would fill it."""
+        batch, count = self._open, len(payloads)
+        if batch.attributes is None and batch.payloads:
+            return None  # its control record is not counted yet
+        size_bytes = sum(map(len, payloads)) + sum(map(len, attributes))
+        size_bytes += (RECORD_HEADER_BYTES + ITEM_BYTES) * count
+        if batch.attributes is None:
+            size_bytes += BLOCK_BYTES
+        after_bytes = batch.size_bytes + size_bytes
+        if after_bytes >= self._entry_bytes_target or after_bytes + BLOCK_BYTES > RECORD_BYTES_MAX:
+            return None
+        slot = len(batch.payloads)
+        if batch.attributes is None:
+            batch.since_s, batch.attributes = self._clock(), []
+        batch.payloads += payloads
+        batch.txids += txids
+        batch.attributes += zip(range(slot, slot + count), attributes, strict=True)
+        batch.size_bytes = after_bytes
+        self.held_bytes += size_bytes + HELD_BYTES * count
+        return batch, slot, count
 
     def add_many(self, payloads: Sequence[bytes], txids: Sequence[int]) -> list[tuple[Batch, int, int]]:
         """Add records after the others; return (batch, first slot, count) for each batch that got some."""

@@ -9,7 +9,7 @@ Source: our own; docs/guide.md, "Repeated appends"; docs/shared.md, "Once".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from zlib import crc32
 
 from dlog.encryption import PayloadOpener, sealed_with
@@ -37,6 +37,15 @@ def repeat_checksum(payload: bytes, attributes: bytes | None) -> int:
         key, headers, _ = decode_attributes(attributes)
         attributes = encode_attributes(key, dict(_without_trace(headers)))
     return checksum if attributes is None else checksum | crc32(attributes) << 32
+
+
+def repeat_checksums(
+    payloads: Sequence[bytes], attributes: Sequence[bytes | None] | None, start: int, stop: int
+) -> list[int]:
+    """The checksums of some of the records, from ``start`` to before ``stop``."""
+    if attributes is None:
+        return list(map(crc32, payloads[start:stop]))
+    return list(map(repeat_checksum, payloads[start:stop], attributes[start:stop]))
 
 
 def is_repeat_of(

@@ -60,14 +60,18 @@ def payload_of(frame: bytes) -> bytes:
 def test_frames_have_these_bytes() -> None:
     assert encode_bare(FrameKind.LEAVING).hex() == "0000000146"
     assert encode_records(Records(258, [b"abc"], [5], is_again=True)).hex() == (
-        "00000021" "02" "0000000000000102" "05" "00000001" "0000000000000005" "00000000" "00000003" "616263"
+        "0000001d" "02" "0000000000000102" "05" "00000001" "0000000000000005" "00000003" "616263"
+    )  # fmt: skip
+    assert encode_records(Records(1, [b"abc", b""], attributes=[None, b"\0\0"])).hex() == (
+        "00000023" "02" "0000000000000001" "08" "00000002" "00000000" "00000002" "0000"
+        "00000003" "00000000" "616263"
     )  # fmt: skip
     assert encode_appended(Appended(258, 5, [(1, 2, 3, 4)])).hex() == (
         "00000031" "42" "0000000000000102" "0000000000000005" "00000001"
         "0000000000000001" "0000000000000002" "0000000000000003" "00000004"
     )  # fmt: skip
     assert encode_hello(Hello("p", "01" * 16, INVALID_DLSN)).hex() == (
-        "0000002c" "01" "01" "01" "0000000000000000" "ffffffffffffffff" "ffffffffffffffff" + "01" * 16 + "70"
+        "0000002c" "01" "02" "01" "0000000000000000" "ffffffffffffffff" "ffffffffffffffff" + "01" * 16 + "70"
     )  # fmt: skip
 
 
@@ -167,6 +171,7 @@ def test_a_damaged_frame_is_a_frame_or_a_wire_error(data: st.DataObject) -> None
         (b"\xff", "not a valid FrameKind"),
         (payload_of(encode_bare(FrameKind.PING)) + b"x", "1 bytes follow PING"),
         (payload_of(encode_records(RECORDS[0])) + b"x", "1 bytes follow the records"),
+        (payload_of(encode_records(RECORDS[0]))[:-1], "a record is cut short"),
         (payload_of(encode_records(Records(0, []))), "0 records"),
         (payload_of(encode_records(Records(-1, [b"a"]))), "from number -1"),
         (payload_of(encode_hello(Hello("p" * 65, "00" * 16, INVALID_DLSN))), "1 to 64 bytes"),
@@ -189,8 +194,8 @@ def test_a_forwarder_cannot_name_a_producer_in_a_record() -> None:
 
 def test_another_version_is_refused_with_both_versions() -> None:
     data = bytearray(payload_of(encode_hello(Hello("p", "00" * 16, INVALID_DLSN))))
-    data[1] = 2
-    with pytest.raises(WireError, match="version 2 of the peer, ours is 1"):
+    data[1] = 1
+    with pytest.raises(WireError, match="version 1 of the peer, ours is 2"):
         decode(bytes(data))
 
 

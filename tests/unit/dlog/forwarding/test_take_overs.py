@@ -228,7 +228,7 @@ def whole_window(world: World, records_max: int = WINDOW) -> ProducerWindow:
     begin = max(0, len(world.stored) - records_max)
     window = ProducerWindow(DLSN(1, begin, 0) if begin else INVALID_DLSN, records_max)
     for entry_id, (producer, sequence, payload) in enumerate(world.stored[begin:], begin):
-        window.add(producer, sequence, DLSN(1, entry_id, 0), crc32(payload))
+        window.add(producer, sequence, DLSN(1, entry_id, 0), [crc32(payload)])
     return window
 
 

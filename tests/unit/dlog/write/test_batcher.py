@@ -112,6 +112,51 @@ def test_each_caller_gets_an_error_of_its_own() -> None:
     assert batch.error_was_seen
 
 
+def taken_of(batcher: Batcher) -> list[tuple[list[bytes], list[int], list[tuple[int, bytes]] | None, int]]:
+    batches = []
+    while (batch := batcher.take(idle=True)) is not None:
+        assert batch.since_s == 5.0, "its first record was added then"
+        batches.append((batch.payloads, batch.txids, batch.attributes, batch.size_bytes))
+    return batches
+
+
+groups_with_attributes = st.lists(
+    st.lists(
+        st.tuples(st.integers(0, 60), st.one_of(st.none(), st.integers(1, 60), st.integers(1, 60))),
+        max_size=40,
+    ),
+    max_size=8,
+)
+
+
+@given(groups=groups_with_attributes, target=st.integers(25, 3000), large=st.integers(-1, 60))
+def test_records_with_attributes_share_entries_as_if_each_was_added_by_itself(
+    groups: list[list[tuple[int, int | None]]], target: int, large: int
+) -> None:
+    together, one_by_one = (Batcher(entry_bytes_target=target, clock=lambda: 5.0) for _ in range(2))
+    number = 0
+    for group in groups:
+        payloads = [bytes(PAYLOAD_BYTES_MAX if size == large else size) for size, _ in group]
+        attributes = [None if size is None else b"a" * size for _, size in group]
+        txids = list(range(number, number + len(group)))
+        number += len(group)
+        found = [
+            (txid, slot)
+            for batch, first, count in together.add_each(payloads, txids, attributes)
+            for slot, txid in zip(
+                range(first, first + count), batch.txids[first : first + count], strict=True
+            )
+        ]
+        assert [txid for txid, _ in found] == txids
+        slots = [
+            one_by_one.add(payload, txid)[1] if each is None else one_by_one.add_with(payload, txid, each)[1]
+            for payload, txid, each in zip(payloads, txids, attributes, strict=True)
+        ]
+        assert [slot for _, slot in found] == slots
+        assert together.held_bytes == one_by_one.held_bytes
+    assert taken_of(together) == taken_of(one_by_one)
+
+
 operations = st.one_of(
     st.tuples(st.just("add"), st.integers(0, 60)),
     st.tuples(st.just("many"), st.lists(st.integers(0, 60), max_size=12)),
