@@ -156,6 +156,7 @@ class GroupMember(ProcessBound):
 
     async def wait_change(self) -> None:
         """Return when ``logs`` has changed after this call."""
+        self._check_thread()
         await self._logs_changed.wait()
 
     def __aiter__(self) -> GroupMember:
@@ -170,9 +171,13 @@ class GroupMember(ProcessBound):
             NamespaceClosedError: The member has left.
             The errors of ``LogReader``, for one of the logs. The member has stopped then.
         """
+        self._check_thread()
         while (batch := self._take()) is None:
             await self._fetch()
         return batch
+
+    def _check_thread(self) -> None:
+        check_thread(self._thread, f"member {self.name!r} of group {self.group!r}")
 
     def _take(self) -> GroupBatch | None:
         """The batch that was fetched; None if there is none, or its log is given up."""
@@ -188,7 +193,6 @@ class GroupMember(ProcessBound):
 
     async def _fetch(self) -> None:
         """Return when a batch is fetched, or the member has failed."""
-        check_thread(self._thread, f"member {self.name!r} of group {self.group!r}")
         async with self._fetching:
             if self._fetched or self._failure is not None:
                 await trio.lowlevel.checkpoint()
@@ -212,6 +216,7 @@ class GroupMember(ProcessBound):
             ClaimLostError: Another member holds the log, or did in between. Nothing was committed.
             LogUnavailableError: The metadata store is out of reach; commit again.
         """
+        self._check_thread()
         claim = self._claims.get(batch.log)
         if claim is None or claim is not batch._claim or claim.reader is None:
             raise ClaimLostError(self.group, batch.log, "it was given up or lost")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from threading import get_ident
 from typing import Generic, TypeVar
 
 import trio
@@ -30,6 +31,7 @@ from ledger.pickling import ProcessBound
 from ledger.runtime.events import event
 from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.service_tasks import open_service_tasks
+from ledger.runtime.tasks.trio_only import check_thread
 from namespace.policy import Right
 
 LOGGER = get_logger(__name__)
@@ -51,6 +53,7 @@ class WalStandby(ProcessBound, Generic[T]):
         self._scope = trio.CancelScope()
         self._changed = trio.Event()
         self._has_ended = trio.Event()
+        self._thread = get_ident()  # of the run that follows
         self._failure: Exception | None = None
 
     def __repr__(self) -> str:
@@ -176,6 +179,7 @@ class WalStandby(ProcessBound, Generic[T]):
         self._changed = trio.Event()
 
     def _check_following(self) -> None:
+        check_thread(self._thread, f"state {self.name!r}")
         if self._has_ended.is_set() or self._scope.cancel_called:
             reason = self._failure or RuntimeError("it was closed, or has taken over")
             raise WalStoppedError(self.name, reason)

@@ -11,6 +11,7 @@ Source: LedgerHandle.java, ReadOnlyLedgerHandle.java, BatchedReadOp.java; docs/p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import get_ident
 from types import TracebackType
 from typing import TypeVar
 
@@ -41,6 +42,7 @@ from ledger.read.replica_rules import replicas, segment_stop
 from ledger.read.standing_poll import StandingPoll
 from ledger.runtime.statistics.names import ENTRIES_READ, LAC_WAIT, LAC_WAITS, READ_ENTRY, READS
 from ledger.runtime.tasks.failure_domain import report_contained
+from ledger.runtime.tasks.trio_only import check_thread
 from ledger.wire.entry_lac import credible_lac
 from ledger.wire.messages import LocatedReply
 
@@ -65,6 +67,7 @@ class ReadHandle(ProcessBound):
     ) -> None:
         self.ledger_id = current.ledger_id
         self._current = current
+        self._thread = get_ident()  # of the run whose handle it is
         self._codec, self._context, self._nursery = codec, context, nursery
         self._config, self._recorder = context.config, context.recorder
         self._lac = current.metadata.last_entry_id if current.metadata.is_closed else lac
@@ -139,6 +142,7 @@ class ReadHandle(ProcessBound):
                 those in the newest metadata, or in the last known metadata if the store cannot be read.
             LedgerReadError: No replica returned an entry; the message has the reason of each.
         """
+        self._check_thread()
         self._check_range(first, last)
         entries: list[Entry] = []
         while first <= last:
@@ -159,6 +163,7 @@ class ReadHandle(ProcessBound):
 
         Raises: the errors of ``read``.
         """
+        self._check_thread()
         size = size_bytes_max or self._config.batch_read_bytes_max
         payloads = self.take_recent(first, last)
         if payloads:
@@ -185,6 +190,7 @@ class ReadHandle(ProcessBound):
             LedgerClosedError: This handle is closed.
             LedgerReadError: Too few bookies replied.
         """
+        self._check_thread()
         self._check_open()
         if self.is_closed:
             await trio.lowlevel.checkpoint()
@@ -201,6 +207,7 @@ class ReadHandle(ProcessBound):
         Raises:
             LedgerClosedError: This handle is closed.
         """
+        self._check_thread()
         self._check_open()
         if self._lac > entry_id or self.is_closed or timeout_s <= 0:
             await trio.lowlevel.checkpoint()
@@ -242,6 +249,7 @@ class ReadHandle(ProcessBound):
 
     async def close(self) -> None:
         """Stop the background tasks of this handle. The ledger stays as it is. Closing twice is allowed."""
+        self._check_thread()
         self._stop()
         await trio.lowlevel.checkpoint()
 
@@ -252,6 +260,9 @@ class ReadHandle(ProcessBound):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self._stop()
+
+    def _check_thread(self) -> None:
+        check_thread(self._thread, f"ledger {self.ledger_id}")
 
     def _stop(self) -> None:
         self._is_open = False

@@ -20,6 +20,7 @@ Source: LedgerHandle.java, PendingAddOp.java, ForceLedgerOp.java; docs/protocol.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from threading import get_ident
 from types import TracebackType
 
 import attrs
@@ -46,6 +47,7 @@ from ledger.pickling import ProcessBound
 from ledger.runtime.events import event
 from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import first_line, report_contained
+from ledger.runtime.tasks.trio_only import check_thread
 from ledger.wire import v2, v3
 from ledger.write.actions import Action, Adopt, Confirm, End, MakeError, Step, Suspect, Warn
 from ledger.write.closing import close_at, close_or_leave
@@ -109,6 +111,7 @@ class WriteHandle(ProcessBound):
             ack_rule=ack_rule,
         )
         self._append = writer.append
+        self._thread = get_ident()  # of the run whose handle it is
         self._codec, self._config, self._context, self._current = codec, config, context, current
         self._transport, self._nursery = context.transport, nursery
         self._payload_bytes_max = (
@@ -188,6 +191,7 @@ class WriteHandle(ProcessBound):
             EntryTooLargeError, TypeError (no buffer): The entry was not taken.
             LedgerClosedError, LedgerFencedError, LedgerWriteError, AccessDeniedError: The handle has ended.
         """
+        self._check_thread()
         payload = payload if payload.__class__ is bytes else as_payload(payload)
         if not self._is_accepting or len(payload) > self._payload_bytes_max:
             self.check_submit(payload)
@@ -198,6 +202,7 @@ class WriteHandle(ProcessBound):
 
     def check_submit(self, payload: bytes) -> None:
         """Raise the exception that ``submit`` would raise; take no entry."""
+        self._check_thread()
         if not self._is_accepting:
             raise self._error()
         if len(payload) > self._payload_bytes_max:
@@ -208,6 +213,7 @@ class WriteHandle(ProcessBound):
 
         If there is capacity already, other tasks get a turn only after every few hundred entries.
         """
+        self._check_thread()
         if self._has_capacity():
             if self._writer.unsent_count >= YIELD_AFTER_ENTRIES:
                 self.send_now()
@@ -221,6 +227,7 @@ class WriteHandle(ProcessBound):
 
         For a caller with a lower limit than ``ClientConfig.bytes_in_flight_max``.
         """
+        self._check_thread()
         self.send_now()
         await self._window.wait(limit_bytes)
 
@@ -237,6 +244,7 @@ class WriteHandle(ProcessBound):
             LedgerClosedError: The ledger was closed without it.
             AccessDeniedError: A bookie refuses this client, or holds the ledger under another key.
         """
+        self._check_thread()
         if entry_id <= self._writer.lac:
             await trio.lowlevel.checkpoint()
             return
@@ -288,6 +296,7 @@ class WriteHandle(ProcessBound):
         Raises:
             LedgerWriteError: Fewer than an ack quorum stored it. Nothing is lost: the next entry carries it.
         """
+        self._check_thread()
         await trio.lowlevel.checkpoint()
         if self.lac < 0:
             return
@@ -307,6 +316,7 @@ class WriteHandle(ProcessBound):
                 and entries after ``lac`` may be lost.
             LedgerClosedError, LedgerFencedError, AccessDeniedError: The handle has ended.
         """
+        self._check_thread()
         if self._make_error is not None:
             raise self._make_error()
         await trio.lowlevel.checkpoint()
@@ -346,6 +356,7 @@ class WriteHandle(ProcessBound):
             AccessDeniedError: A bookie refuses this client, which had ended the handle.
             LedgerClosedError: The handle was abandoned, or its client has ended; a recovery decides the end.
         """
+        self._check_thread()
         self._is_accepting = False
         async with self._close_lock:
             if self._is_closed:
@@ -389,6 +400,9 @@ class WriteHandle(ProcessBound):
             await self.close()
         else:
             self.abandon()
+
+    def _check_thread(self) -> None:
+        check_thread(self._thread, f"ledger {self.ledger_id}")
 
     async def run(self) -> None:
         """The client's task for this handle: it sends entries that no caller waits for, and watches."""

@@ -41,6 +41,6 @@ def check_thread(owner: int, what: str) -> None:
     if get_ident() != owner:
         raise RuntimeError(
             f"{what} was opened by a run of trio in another thread, and only tasks of that run may use it;"
-            " nothing was done. Use dlog.blocking in a program with threads, or call from this thread by"
-            " trio.from_thread.run and run_sync"
+            " nothing was done. Use dlog.blocking or ledger.blocking in a program with threads, or call from"
+            " this thread by trio.from_thread.run and run_sync"
         )

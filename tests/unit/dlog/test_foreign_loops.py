@@ -19,6 +19,7 @@ import pytest
 import trio
 
 import dlog.aio
+import ledger
 from dlog import wal
 from dlog.cluster import LocalCluster
 from dlog.groups import join_group
@@ -104,6 +105,10 @@ def test_asyncio_learns_of_dlog_aio_also_while_a_namespace_of_it_is_open(tmp_pat
 
 LIMIT_S = 30
 FIRST = DLSN(1, 0, 0)
+ONE: dict[str, Any] = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
+# What a later run may call: there is nothing to do, or to wait for.
+IDLE = {"aclose", "outcome", "wait_capacity", "flush", "commit", "wait_change"}
+IDLE |= {"close", "wait_confirmed", "write_explicit_lac"}
 
 
 @asynccontextmanager
@@ -123,7 +128,15 @@ async def opened(uri: str) -> AsyncIterator[dict[str, Any]]:
             "cursors": namespace.cursors("log"),
             "member": await enter(join_group(namespace, "group", ["log"])),
             "wal": await enter(wal.open_wal(namespace, apply=bytes)),
+            "standby": await enter(wal.follow_wal(namespace, apply=bytes)),
         }
+        client = await enter(ledger.open_client(uri))
+        found["write handle"] = await enter(await client.create(**ONE))
+        found["adv handle"] = await enter(await client.create_adv(**ONE))
+        closed = await client.create(**ONE)
+        await closed.append(b"mine")
+        await closed.close()
+        found["read handle"] = await enter(await client.open(closed.ledger_id))
         while not found["member"].logs:
             await found["member"].wait_change()
         yield found
@@ -145,6 +158,12 @@ WRITES: dict[str, Callable[[Any], Any]] = {
     "reopen": lambda each: each.reopen(),
     "aclose": lambda each: each.aclose(),
 }
+LEDGER_CALLS: dict[str, Callable[[Any], Any]] = {
+    "wait_confirmed": lambda each: each.wait_confirmed(0),
+    "force": lambda each: each.force(),
+    "write_explicit_lac": lambda each: each.write_explicit_lac(),
+    "close": lambda each: each.close(),
+}
 CALLS: dict[str, dict[str, Callable[[Any], Any]]] = {
     "writer": WRITES,
     "shared writer": WRITES,
@@ -161,7 +180,34 @@ CALLS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "aclose": lambda each: each.aclose(),
     },
     "sharded reader": {"read_batch": lambda each: each.read_batch(1), "next": lambda each: anext(each)},
-    "member": {"next": lambda each: anext(each)},
+    "member": {
+        "next": lambda each: anext(each),
+        "commit": lambda each: each.commit(None),
+        "wait_change": lambda each: each.wait_change(),
+    },
+    "standby": {
+        "lag": lambda each: each.lag(),
+        "wait_index": lambda each: each.wait_index(1),
+        "take_over": lambda each: each.take_over().__aenter__(),
+    },
+    "write handle": {
+        "append": lambda each: each.append(b"x"),
+        "append_many": lambda each: each.append_many([b"x"]),
+        "submit": lambda each: each.submit(b"x"),
+        **LEDGER_CALLS,
+    },
+    "adv handle": {
+        "append": lambda each: each.append(0, b"x"),
+        "submit": lambda each: each.submit(0, b"x"),
+        **LEDGER_CALLS,
+    },
+    "read handle": {
+        "read": lambda each: each.read(0, 0),
+        "read_payloads": lambda each: each.read_payloads(0, 0),
+        "read_last_confirmed": lambda each: each.read_last_confirmed(),
+        "wait_last_confirmed_beyond": lambda each: each.wait_last_confirmed_beyond(0, timeout_s=1),
+        "close": lambda each: each.close(),
+    },
     "cursors": {"set": lambda each: each.set("c", FIRST), "get": lambda each: each.get("c")},
     "wal": {"append": lambda each: each.append(b"x")},
     "namespace": {
@@ -214,6 +260,10 @@ async def test_each_call_from_another_thread_is_refused_and_does_nothing(tmp_pat
             await objects["shared writer"].append(b"mine")
             await objects["sharded writer"].append(b"key", b"mine")
             assert await objects["wal"].append(b"mine") == b"mine"
+            assert await objects["write handle"].append(b"mine") == 0
+            await objects["adv handle"].append(0, b"mine")
+            assert await objects["read handle"].read_payloads(0, 0) == [b"mine"]
+            await objects["standby"].wait_index(1)
             assert not await objects["namespace"].log_exists("other")
             for log in ("log", "shared"):
                 assert await objects["namespace"].count_records(log) == 1
@@ -257,8 +307,8 @@ def test_a_later_run_in_the_same_thread_finds_all_closed(tmp_path: Path, kind: s
 
     async def second() -> None:
         for name, call in CALLS[kind].items():
-            if name not in ("aclose", "outcome", "wait_capacity", "flush"):  # which have nothing to do
-                with trio.fail_after(LIMIT_S), pytest.raises(dlog.DLogError):
+            if name not in IDLE:
+                with trio.fail_after(LIMIT_S), pytest.raises((dlog.DLogError, ledger.LedgerError)):
                     await made(call)
 
     trio.run(first)
