@@ -448,6 +448,12 @@ class ForwarderConnection:
                     while self._is_leaving or self._answer_bytes > ANSWER_BYTES_MAX:
                         await self._changed.wait()
                     await self._handle(data[start:stop], nursery)
+        except WireError as exc:
+            # Another release, or too long a record for this program; without a word it would come again.
+            self._answer(encode_refused(Refused(-1, ConfigError(f"log {self._owner.writer.log!r}: {exc}"))))
+            while self._answer_bytes and not self._is_over:
+                await self._changed.wait()
+            raise
         finally:
             self._is_over = True
             self._change()

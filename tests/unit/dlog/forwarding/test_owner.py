@@ -237,6 +237,7 @@ async def test_a_program_whose_proven_name_may_not_write_is_refused_and_stores_n
         assert isinstance(refused.error, AccessDeniedError)
         assert "'reader' no right to write" in str(refused.error)
         await forwarder.send(encode_records(Records(0, [b"a"])))
+        assert isinstance(await forwarder.next(), Refused)
         assert await forwarder.next() is None
     assert await house.stored() == []
 
@@ -276,8 +277,12 @@ async def test_a_connection_that_speaks_nonsense_ends_and_harms_no_other(house: 
         nursery.start_soon(house.owner.serve, other, None)
         forwarder = Forwarder(good)
         await forwarder.hello()
-        await Forwarder(bad).send(frame)
-        assert await Forwarder(bad).next() is None
+        stranger = Forwarder(bad)
+        await stranger.send(frame)
+        refused = await stranger.next()
+        assert isinstance(refused, Refused), "without a word it would come again"
+        assert (refused.first, type(refused.error)) == (-1, ConfigError)
+        assert await stranger.next() is None
         await forwarder.send(encode_records(Records(0, [b"a"])))
         assert isinstance(await forwarder.next(), Appended)
         await good.aclose()

@@ -258,6 +258,16 @@ async def test_many_records_with_long_headers_are_forwarded_in_frames_that_the_o
     assert found == list(zip(dlsns, headers, strict=True))
 
 
+async def test_a_record_too_long_for_the_owner_ends_the_writer_with_the_reason(programs: Programs) -> None:
+    await programs.start()
+    config = dlog.WriterConfig(record_bytes_max=8_000_000, bytes_in_flight_max=32_000_000)
+    other = await programs.start(config=config)
+    with pytest.raises(dlog.WriteError, match="frame") as caught:
+        await other.writer.append(bytes(7_000_000))
+    assert caught.value.outcome is not RecordOutcome.DURABLE
+    assert await programs.stored() == []
+
+
 async def test_the_numbers_of_a_producer_survive_the_end_of_all_programs(programs: Programs) -> None:
     one = await programs.start(producer="checkout-7")
     await one.writer.append_many([b"0", b"1", b"2"])
