@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import attrs
 import trio
 
 from bookie.bookie import Bookie
@@ -48,6 +49,9 @@ COMPACTION = CompactionConfig(
     minor_threshold=0.5, minor_interval_s=900, major_threshold=0.8, major_interval_s=6 * 3600, reserve_bytes=0
 )
 
+# Every log with a dead byte is rewritten, as fast as the disk allows.
+THOROUGH = attrs.evolve(COMPACTION, major_threshold=1.0, rate_bytes_per_s=float(1 << 40))
+
 logger = get_logger(__name__)
 
 
@@ -77,6 +81,33 @@ class EmbeddedGarbage:
             except BaseException:
                 self._is_owed |= was_owed
                 raise
+
+    async def compact(self, on_round: Callable[[int], None]) -> None:
+        """Give back all space of deleted ledgers: run rounds until one finds nothing to rewrite or delete.
+
+        A cancelled call has given back a part.
+
+        Args:
+            on_round: Called after each round with the number of entry logs that it rewrote or deleted.
+
+        Raises: what ``run_round`` raises.
+        """
+        collectors = self.collector.collectors
+        async with self._turn:
+            for each in collectors:
+                each.use(THOROUGH)
+            try:
+                count = 1
+                while count:
+                    before = sum(each.stats.compacted_logs for each in collectors)
+                    self.collector.force(major=True)
+                    done = await self.collector.run_round()
+                    count = len(done.log_ids) - before
+                    count += sum(each.stats.compacted_logs for each in collectors)
+                    on_round(count)
+            finally:
+                for each in collectors:
+                    each.use(COMPACTION)
 
     async def run(self) -> None:
         """Run rounds until cancelled, or until the storage has failed."""

@@ -1,6 +1,7 @@
-"""Damage in the files of a directory's bookie: finding it, and making the files usable again.
+"""The files of a directory's bookie while nobody has them open: finding damage, mending it, cutting them.
 
-Inside: finding damage without a change; building the index again; taking over what is sound in the journal.
+Inside: finding damage without a change; building the index again; taking over what is sound in the journal;
+cutting off what a journal does not need.
 Not inside: the metadata, the lock and the question (``ledger.deploy.repair``), which records are lost
 (``dlog.cli.operators.directory_report``).
 Always: the caller holds the directory's lock. Finding writes nothing. Files that were damaged are kept below
@@ -28,7 +29,8 @@ from bookie.embedded.garbage import ENTRY_LOG_BYTES_MAX
 from bookie.entrylog.ids import entry_log_ids
 from bookie.errors import BookieServerError, LogDamagedError, StartError
 from bookie.index.index_factory import open_existing_index
-from bookie.journal.format import journal_name
+from bookie.journal.files import is_spare_name
+from bookie.journal.format import journal_id_of, journal_name
 from bookie.journal.journals import Journals
 from bookie.journal.last_mark import LastMarks, greatest_marks
 from bookie.offline.index_rebuild import rebuild_indexes
@@ -90,6 +92,37 @@ async def mend_bookie(path: Path, damage: BookieDamage) -> tuple[str, ...]:
     except (BookieServerError, OSError) as exc:
         raise DirectoryUnusableError(f"directory {path}: its bookie cannot be repaired: {exc}") from None
     return lost
+
+
+async def trim_journal(path: Path) -> None:
+    """Give back the space that a journal has taken in advance, if it was closed in order.
+
+    Raises:
+        DirectoryUnusableError: The files cannot be read or written.
+    """
+    try:
+        await trio.to_thread.run_sync(_trim_journal, RealDisk(), path / BOOKIE / CURRENT)
+    except (BookieServerError, OSError) as exc:
+        raise DirectoryUnusableError(f"directory {path}: its journal cannot be cut: {exc}") from None
+
+
+def _trim_journal(disk: Disk, current: Path) -> None:
+    marks = LastMarks(disk, [current], 1)
+    found = greatest_marks(marks.read())
+    if not all(marks.closed(found)):
+        return  # what comes after the mark is needed
+    for name in disk.list_directory(current):
+        if is_spare_name(name):
+            disk.unlink(current / name)
+        elif journal_id_of(name) == found[0].journal_id:
+            file = disk.open(current / name, write=True)
+            try:
+                if file.size() > found[0].offset:
+                    file.truncate(found[0].offset)
+                    file.sync()
+            finally:
+                file.close()
+    disk.sync_directory(current)
 
 
 def _config(path: Path) -> StorageConfig:

@@ -90,7 +90,6 @@ class LogCollector:
     ) -> None:
         self.directory = directory
         self.stats = LogStats()
-        self.config = config
         self._disk = disk
         self._index = index
         self._writer = writer
@@ -103,12 +102,17 @@ class LogCollector:
         self._named: set[int] = set()  # logs without a map in which the index references an entry
         self._verified_torn: set[int] = set()  # torn logs: the index references no entry in their torn end
         self._reserve = Reserve(disk, directory, config.reserve_bytes)
-        by_entries = config.rate_entries_per_s
-        rate = config.rate_bytes_per_s if by_entries is None else by_entries
-        self._bucket = TokenBucket(rate, burst=rate * _BURST_S)
+        self.use(config)
 
     def __repr__(self) -> str:
         return f"<LogCollector {self.directory}: {len(self._usages)} logs>"
+
+    def use(self, config: CompactionConfig) -> None:
+        """Use these thresholds and rates from the next compaction on; the reserve stays as it is."""
+        self.config = config
+        by_entries = config.rate_entries_per_s
+        rate = config.rate_bytes_per_s if by_entries is None else by_entries
+        self._bucket = TokenBucket(rate, burst=rate * _BURST_S)
 
     # --- rounds ---
 

@@ -45,6 +45,11 @@ _RESERVE = "reserve"
 _FILL_BYTES = 1 << 20
 
 
+def is_spare_name(name: str) -> bool:
+    """True for a file that waits to be used again."""
+    return name.startswith(_SPARE_PREFIX)
+
+
 @attrs.frozen(kw_only=True)
 class JournalConfig:
     """Sizes of one journal. The defaults suit SSDs."""
@@ -80,7 +85,7 @@ class JournalFiles:
         for name in sorted(self._disk.list_directory(self.directory)):
             if (journal_id := journal_id_of(name)) is not None:
                 ids.append(journal_id)
-            elif name.startswith(_SPARE_PREFIX):
+            elif is_spare_name(name):
                 self._spares.append(self.directory / name)
             elif name == _RESERVE:
                 self._has_reserve = True

@@ -8,6 +8,7 @@ longer than all the rest.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol, cast
@@ -35,6 +36,8 @@ class HostedGarbage(Protocol):
     """The garbage collection of a directory."""
 
     async def collect(self) -> object: ...
+
+    async def compact(self, on_round: Callable[[int], None]) -> None: ...
 
 
 class HostedBookie(Protocol):
@@ -79,6 +82,8 @@ class BookieRepair(Protocol):
     async def find_bookie_damage(self, path: Path) -> FoundDamage: ...
 
     async def mend_bookie(self, path: Path, damage: FoundDamage) -> tuple[str, ...]: ...
+
+    async def trim_journal(self, path: Path) -> None: ...
 
 
 class EmbeddedBookie(Protocol):

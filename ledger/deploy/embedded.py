@@ -89,6 +89,11 @@ class Hosting:
         match."""
         return None if self._hosted is None else self._hosted.garbage
 
+    @property
+    def is_hosting(self) -> bool:
+        """True if the bookie runs, or starts, in this process."""
+        return self._is_hosting
+
     async def dial(self, _address: Address) -> trio.abc.Stream:
         """Return a stream to the bookie; the transport calls this for every connection.
 

@@ -41,7 +41,7 @@ async def find_damage(path: Path, *, metadata_only: bool = False) -> tuple[str, 
     Raises:
         DirectoryUnusableError: It is no directory of a namespace, is in use, or cannot be read.
     """
-    with _locked(path):
+    with locked_directory(path):
         lost = await trio.to_thread.run_sync(_metadata_loss, path)
         found = () if lost is None else (lost,)
         if metadata_only:
@@ -57,7 +57,7 @@ async def mend_directory(path: Path) -> MendedDirectory:
     Raises:
         DirectoryUnusableError: As ``find_damage``; or it cannot be repaired.
     """
-    with _locked(path):
+    with locked_directory(path):
         change = await trio.to_thread.run_sync(_mend_metadata, path)
         bookie = bookie_repair()
         damage = await bookie.find_bookie_damage(path)
@@ -82,8 +82,12 @@ def _mend_metadata(path: Path) -> int | None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Keep other processes away."""
+def locked_directory(path: Path) -> Iterator[None]:
+    """Keep other processes away from a directory.
+
+    Raises:
+        DirectoryUnusableError: It is no directory of a namespace, or another process has it open.
+    """
     if not (path / BOOKIE).is_dir():
         raise DirectoryUnusableError(f"directory {path}: no namespace is there ({BOOKIE} is missing)")
     directory = Directory(path)

@@ -191,7 +191,8 @@ class WriteHandle(ProcessBound):
             EntryTooLargeError, TypeError (no buffer): The entry was not taken.
             LedgerClosedError, LedgerFencedError, LedgerWriteError, AccessDeniedError: The handle has ended.
         """
-        self._check_thread()
+        if get_ident() != self._thread:
+            self._raise_foreign()
         payload = payload if payload.__class__ is bytes else as_payload(payload)
         if not self._is_accepting or len(payload) > self._payload_bytes_max:
             self.check_submit(payload)
@@ -202,7 +203,8 @@ class WriteHandle(ProcessBound):
 
     def check_submit(self, payload: bytes) -> None:
         """Raise the exception that ``submit`` would raise; take no entry."""
-        self._check_thread()
+        if get_ident() != self._thread:
+            self._raise_foreign()
         if not self._is_accepting:
             raise self._error()
         if len(payload) > self._payload_bytes_max:
@@ -213,7 +215,8 @@ class WriteHandle(ProcessBound):
 
         If there is capacity already, other tasks get a turn only after every few hundred entries.
         """
-        self._check_thread()
+        if get_ident() != self._thread:
+            self._raise_foreign()
         if self._has_capacity():
             if self._writer.unsent_count >= YIELD_AFTER_ENTRIES:
                 self.send_now()
@@ -227,7 +230,8 @@ class WriteHandle(ProcessBound):
 
         For a caller with a lower limit than ``ClientConfig.bytes_in_flight_max``.
         """
-        self._check_thread()
+        if get_ident() != self._thread:
+            self._raise_foreign()
         self.send_now()
         await self._window.wait(limit_bytes)
 
@@ -244,7 +248,8 @@ class WriteHandle(ProcessBound):
             LedgerClosedError: The ledger was closed without it.
             AccessDeniedError: A bookie refuses this client, or holds the ledger under another key.
         """
-        self._check_thread()
+        if get_ident() != self._thread:
+            self._raise_foreign()
         if entry_id <= self._writer.lac:
             await trio.lowlevel.checkpoint()
             return
@@ -296,7 +301,8 @@ class WriteHandle(ProcessBound):
         Raises:
             LedgerWriteError: Fewer than an ack quorum stored it. Nothing is lost: the next entry carries it.
         """
-        self._check_thread()
+        if get_ident() != self._thread:
+            self._raise_foreign()
         await trio.lowlevel.checkpoint()
         if self.lac < 0:
             return
@@ -316,7 +322,8 @@ class WriteHandle(ProcessBound):
                 and entries after ``lac`` may be lost.
             LedgerClosedError, LedgerFencedError, AccessDeniedError: The handle has ended.
         """
-        self._check_thread()
+        if get_ident() != self._thread:
+            self._raise_foreign()
         if self._make_error is not None:
             raise self._make_error()
         await trio.lowlevel.checkpoint()
@@ -356,7 +363,8 @@ class WriteHandle(ProcessBound):
             AccessDeniedError: A bookie refuses this client, which had ended the handle.
             LedgerClosedError: The handle was abandoned, or its client has ended; a recovery decides the end.
         """
-        self._check_thread()
+        if get_ident() != self._thread:
+            self._raise_foreign()
         self._is_accepting = False
         async with self._close_lock:
             if self._is_closed:
@@ -401,7 +409,7 @@ class WriteHandle(ProcessBound):
         else:
             self.abandon()
 
-    def _check_thread(self) -> None:
+    def _raise_foreign(self) -> None:
         check_thread(self._thread, f"ledger {self.ledger_id}")
 
     async def run(self) -> None:
