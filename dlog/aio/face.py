@@ -171,7 +171,7 @@ def opened(
     return like(call, target, AbstractAsyncContextManager[face])  # type: ignore[valid-type]
 
 
-class HeldOpen(AbstractAsyncContextManager[FaceT]):
+class HeldOpen(ProcessBound, AbstractAsyncContextManager[FaceT]):
     """Holds a context manager of trio open for the duration of a block, which gets the face of its value.
 
     If the block raises, its error is raised, not one of closing.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import attrs
 
@@ -31,6 +32,9 @@ class Statistics:
     gauges: Mapping[str, int] = attrs.field(converter=_fixed)
     """Values of this moment."""
     histograms: Mapping[str, Histogram] = attrs.field(converter=_fixed)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Statistics, (dict(self.counters), dict(self.gauges), dict(self.histograms))
 
     def prometheus(self) -> str:
         """The text format of Prometheus; times are summaries in milliseconds, as in Apache's programs."""

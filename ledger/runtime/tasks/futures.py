@@ -11,12 +11,13 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
+from ledger.pickling import ProcessBound
 from ledger.runtime.tasks.failure_domain import report_contained
 
 T = TypeVar("T")
 
 
-class LoopFuture(Future[T]):
+class LoopFuture(ProcessBound, Future[T]):
     """A future that the loop settles."""
 
     def add_done_callback(self, fn: Callable[[Future[T]], Any]) -> None:

@@ -275,8 +275,11 @@ def test_open_handles_refuse_to_be_pickled(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/log"
     with dlog.blocking.open_namespace(uri) as namespace, namespace.open_writer("a", create=True) as writer:
         writer.append(b"payload")
+        statistics = namespace.statistics()
+        assert pickle.loads(pickle.dumps(statistics)) == copy.deepcopy(statistics) == statistics
         with namespace.open_reader("a") as reader:
-            handles = [namespace, namespace.retention, namespace.cursors("a"), writer, reader]
+            future = writer.submit(b"another")
+            handles = [namespace, namespace.retention, namespace.cursors("a"), writer, reader, future]
             for each in handles:
                 with pytest.raises(TypeError, match="it belongs to the process that opened it"):
                     pickle.dumps(each)
