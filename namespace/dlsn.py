@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import re
 import struct
 
@@ -37,13 +38,21 @@ _FORMS = (
 )
 
 
-@attrs.frozen(order=True, repr=False)
+@functools.total_ordering  # that of attrs makes tuples of both by name: it takes 7 times as long
+@attrs.frozen(repr=False)
 class DLSN:
     """The position of a record in its log; compares in log order. Each part is a signed 64-bit number."""
 
     segment_seqno: int  # 1-based: a log's first segment is normally number 1
     entry_id: int  # 0-based in the segment's ledger
     slot_id: int  # 0-based in the entry
+
+    def __lt__(self, other: object) -> bool:
+        if other.__class__ is not DLSN:
+            return NotImplemented
+        if self.segment_seqno != other.segment_seqno:
+            return self.segment_seqno < other.segment_seqno
+        return (self.entry_id, self.slot_id) < (other.entry_id, other.slot_id)
 
     def __repr__(self) -> str:
         return f"DLSN({self.segment_seqno}, {self.entry_id}, {self.slot_id})"

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dlog.errors import LogMetadataError
 from namespace.dlsn import DLSN, INVALID_DLSN
@@ -21,6 +26,20 @@ def test_dlsns_compare_in_log_order() -> None:
     assert sorted(ordered, reverse=True) == ordered[::-1]
     assert BEFORE_INITIAL.next_slot() == INITIAL_DLSN
     assert repr(DLSN(7, 12, 0)) == "DLSN(7, 12, 0)"
+
+
+parts = st.tuples(*[st.integers(-1, 2)] * 3)
+
+
+@pytest.mark.parametrize("compare", [operator.lt, operator.le, operator.gt, operator.ge, operator.eq])
+@given(one=parts, other=parts)
+def test_dlsns_compare_as_their_parts_do_and_with_nothing_else(
+    compare: Callable[[object, object], bool], one: tuple[int, int, int], other: tuple[int, int, int]
+) -> None:
+    assert compare(DLSN(*one), DLSN(*other)) == compare(one, other)
+    if compare is not operator.eq:
+        with pytest.raises(TypeError):
+            compare(DLSN(*one), one)
 
 
 @pytest.mark.parametrize(
