@@ -11,7 +11,7 @@ Source: BookKeeper.java, LedgerCreateOp.java, LedgerOpenOp.java; docs/protocol.m
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -25,7 +25,7 @@ from ledger.codes import Code
 from ledger.config import ClientConfig
 from ledger.context import ClientContext, ClientSeams
 from ledger.digest import DigestType, EntryCodec
-from ledger.errors import SECURITY_HINT, BookieError, ReadOnlyError, WrongPasswordError
+from ledger.errors import SECURITY_HINT, BookieError, LedgerError, ReadOnlyError, WrongPasswordError
 from ledger.ledger_spec import LedgerSpec
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_store.errors import BadVersionError, StoreError
@@ -79,6 +79,7 @@ class LedgerClient(ProcessBound):
         self._secret_rng = seams.rng or random.SystemRandom()  # a password must not follow from other numbers
         self._on_deleted = seams.on_deleted
         self._writers: set[WriteHandle] = set()
+        self._lost: Callable[[], LedgerError] | None = None  # why no bookie will answer any more
         self._missed = MissedReplicas(context.catalog, context.membership, seams.wall_ms)
 
     def __repr__(self) -> str:
@@ -198,6 +199,8 @@ class LedgerClient(ProcessBound):
         self._writers.add(handle)
         context.recorder.open_source(handle, partial(_counters, handle), partial(_gauges, handle))
         self._nursery.start_soon(self._serve_writer, handle)
+        if self._lost is not None:
+            handle.fail(self._lost)
         return handle
 
     def _handle_of(
@@ -431,6 +434,12 @@ class LedgerClient(ProcessBound):
     def _forget(self, ledger_id: int) -> None:
         self._context.recorder.counts[names.LEDGERS_DELETED] += 1
         self._on_deleted(ledger_id)
+
+    def lose(self, make_error: Callable[[], LedgerError]) -> None:
+        """End all handles that write, now and later: no bookie answers any more. For ``ledger.deploy``."""
+        self._lost = make_error
+        for handle in tuple(self._writers):
+            handle.fail(make_error)
 
     async def _serve_writer(self, handle: WriteHandle) -> None:
         try:

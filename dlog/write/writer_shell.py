@@ -327,7 +327,7 @@ class WriterShell:
         logger.warning("log %s: segment %d failed: %s", self.log, number, cause, extra=extra)
         if isinstance(cause, LedgerError):
             known = as_dlog_error(cause, self.log, "writing")
-            if isinstance(known, DiskFullError):  # the next segment would meet the same
+            if isinstance(known, DiskFullError | NamespaceLostError):  # the next segment would meet the same
                 self._stop(self._write_error(known), cause)
         last_entry_id = await self._settle(in_use, self._lifecycle, even_if_stopped=True)
         if last_entry_id is None:
@@ -543,6 +543,8 @@ class WriterShell:
     # Stopping.
 
     def _write_error(self, exc: DLogError) -> WriteError:
+        if isinstance(exc, NamespaceLostError) and self.lock.session.replaced is not None:
+            return self._lock_loss()
         kind = WriterDiskFullError if isinstance(exc, DiskFullError) else LogWriteError
         return kind(self.log, str(exc), RecordOutcome.NOT_WRITTEN)
 

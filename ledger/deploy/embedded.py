@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -80,6 +80,7 @@ class Hosting:
         self._is_hosting = self._has_failed = False
         self._full: DirectoryFullError | None = None  # there is no space to host the bookie
         self._moved: DirectoryMovedError | None = None
+        self._on_lost: Callable[[Callable[[], DirectoryMovedError]], None] | None = None
         self._changed = trio.Event()  # from starting to serving, from serving to gone
         self._stop = trio.Event()
 
@@ -148,6 +149,14 @@ class Hosting:
         self._moved = moved
         self._store.lose(str(moved))
         self._stop.set()
+        if self._on_lost is not None:
+            self._on_lost(lambda: DirectoryMovedError(str(moved)))
+
+    def when_lost(self, call: Callable[[Callable[[], DirectoryMovedError]], None]) -> None:
+        """Call this with a maker of the error as soon as the directory is seen not to be at its path."""
+        self._on_lost = call
+        if (moved := self._moved) is not None:
+            call(lambda: DirectoryMovedError(str(moved)))
 
     async def _host(self, lock: HostLock) -> None:
         free_bytes = 0  # when the bookie was opened on a full disk
@@ -215,6 +224,14 @@ class Hosting:
         if self._hosted is not None:
             self._hosted.ledger_deleted()
 
+    def seams(self) -> ClientSeams:
+        """What a client of this directory takes from it."""
+        return ClientSeams(
+            on_deleted=self.ledger_deleted,
+            open_entry_log=self._directory.open_entry_log,
+            why_read_only=self.full,
+        )
+
     async def stop(self) -> None:
         """Close the bookie if it runs here. The clients of this process are closed already."""
         self._stop.set()
@@ -256,12 +273,9 @@ async def open_embedded_stack(
                         hosting.dial,
                         config,
                         root=LEDGERS_ROOT,
-                        seams=ClientSeams(
-                            on_deleted=hosting.ledger_deleted,
-                            open_entry_log=directory.open_entry_log,
-                            why_read_only=hosting.full,
-                        ),
+                        seams=hosting.seams(),
                     ) as client:
+                        hosting.when_lost(client.lose)
                         is_open = True
                         yield EmbeddedStack(store, client, hosting, directory)
                 finally:

@@ -398,6 +398,11 @@ class WriteHandle(ProcessBound):
         if not self._is_closed:
             self._end(lambda: LedgerClosedError(self.ledger_id, "the writer abandoned it"))
 
+    def fail(self, make_error: MakeError) -> None:
+        """End the handle as ``abandon`` does; its callers get this error."""
+        if not self._is_closed:
+            self._end(make_error)
+
     async def __aenter__(self) -> WriteHandle:
         return self
 
