@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from ledger.runtime import log_lines
 from tests.effort import examples
+from tests.mounts import run_item
 
 settings.register_profile(
     "dlog", deadline=None, max_examples=examples(), suppress_health_check=[HealthCheck.too_slow]
@@ -53,6 +54,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.xdist_group("spark"))
     elif item.get_closest_marker("cluster") or item.get_closest_marker("zookeeper"):
         item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """A test that mounts runs where it may."""
+    return run_item(item)
 
 
 def pytest_collection_finish() -> None:

@@ -13,14 +13,15 @@ import dlog
 from tests.crash.directory_victim import open_victim, payload_of
 from tests.fakes.moved_directories import (
     CHANGES,
+    case,
     keep_copy,
     mount_over,
     move,
     remove,
     replace_by_old_copy,
     tree,
-    unmount,
 )
+from tests.mounts import unmount
 
 pytestmark = pytest.mark.slow
 TIMEOUT_S = 120
@@ -48,8 +49,8 @@ async def check(directory: Path, acknowledged: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("change", "is_killed"),
     [
-        *[pytest.param(change, False, id=f"{change.__name__}-told") for change in CHANGES],
-        *[pytest.param(change, True, id=f"{change.__name__}-killed") for change in KILLED],
+        *[case(change, False, name=f"{change.__name__}-told") for change in CHANGES],
+        *[case(change, True, name=f"{change.__name__}-killed") for change in KILLED],
     ],
 )
 async def test_two_processes_lose_no_acknowledged_record(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-_BIND = 4096
-_DETACH = 2
-_libc = ctypes.CDLL(None, use_errno=True)
+import pytest
+
+from tests.mounts import mount_directory
 
 
 def keep_copy(directory: Path) -> None:
@@ -71,17 +70,11 @@ def remove(directory: Path) -> Path:
 
 
 def mount_over(directory: Path) -> Path:
-    """An empty directory is mounted at the path; it is moved if this user may not mount."""
+    """An empty directory is mounted at the path, until ``tests.mounts.unmount``."""
     other = directory.with_name("other")
     other.mkdir(0o700)
-    if _libc.mount(os.fsencode(other), os.fsencode(directory), None, _BIND, None):
-        return move(directory)
+    mount_directory(other, directory)
     return directory
-
-
-def unmount(directory: Path) -> None:
-    """Undo ``mount_over``."""
-    _libc.umount2(os.fsencode(directory), _DETACH)
 
 
 CHANGES = [
@@ -93,6 +86,12 @@ CHANGES = [
     mount_over,
     remove,
 ]
+
+
+def case(change: Callable[[Path], Path], *more: object, name: str = "") -> pytest.ParameterSet:
+    """The arguments of a test about a change, marked with what the change needs."""
+    marks = [pytest.mark.mounts] if change is mount_over else []
+    return pytest.param(change, *more, id=name or change.__name__, marks=marks)
 
 
 def tree(directory: Path) -> dict[Path, bytes | None]:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pytest
-
 from bookie.disk.disk import Buffer, DiskUsage, File
 from bookie.disk.real_disk import RealDisk, RealFile
-from bookie.embedded import host
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_DETACH = 2
+from tests.mounts import mount_memory, unmount
 
 
 class SmallFile(RealFile):
@@ -57,11 +51,10 @@ class SmallDisk(RealDisk):
         self.path = path
         self.total_bytes = total_bytes
         self.others_bytes = 0  # what other programs have written there
-        self.shared: SmallDisk = self  # the one that knows it
         self.has_refused = False
 
     def used_bytes(self) -> int:
-        used = self.shared.others_bytes
+        used = self.others_bytes
         for path, _, names in os.walk(self.path):
             if not path.endswith("/index"):
                 for name in names:
@@ -95,29 +88,18 @@ class SmallDisk(RealDisk):
 
 
 class SmallDirectory:
-    """A directory on a disk of a few MiB, which other programs fill and free."""
+    """A directory on a file system of a few MiB, which other programs fill and free."""
 
-    def __init__(self, path: Path, disk: SmallDisk | None) -> None:
-        """``disk``: None if a file system is mounted at the path."""
-        self.path, self.disk = path, disk
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self._ballast = path / "ballast"
 
-    @property
-    def is_mounted(self) -> bool:
-        """True if SQLite and RocksDB meet the full disk, too."""
-        return self.disk is None
-
     def free_bytes(self) -> int:
-        if self.disk is not None:
-            return self.disk.free_bytes()
         found = os.statvfs(self.path)
         return found.f_bavail * found.f_frsize
 
     def fill(self, left_bytes: int = 0) -> None:
         """Other programs take all but this."""
-        if self.disk is not None:
-            self.disk.others_bytes += max(0, self.disk.free_bytes() - left_bytes)
-            return
         fd = os.open(self._ballast, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             with contextlib.suppress(OSError):
@@ -127,32 +109,17 @@ class SmallDirectory:
             os.close(fd)
 
     def free(self, size_bytes: int | None = None) -> None:
-        """Other programs free so much of it; None: all."""
-        if self.disk is not None:
-            self.disk.others_bytes -= self.disk.others_bytes if size_bytes is None else size_bytes
-            return
+        """Other programs free this much of it; None: all."""
         size = self._ballast.stat().st_size
         os.truncate(self._ballast, 0 if size_bytes is None else max(0, size - size_bytes))
 
 
 @contextlib.contextmanager
-def small_directory(
-    path: Path, total_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[SmallDirectory]:
-    """A directory for namespaces: a tmpfs, or where this user may not mount, a disk that counts."""
+def small_directory(path: Path, total_bytes: int) -> Iterator[SmallDirectory]:
+    """A directory on a file system of its own, for a test that is marked ``mounts``."""
     path.mkdir()
-    if not _libc.mount(b"tmpfs", os.fsencode(path), b"tmpfs", 0, b"size=%d" % total_bytes):
-        try:
-            yield SmallDirectory(path, None)
-        finally:
-            _libc.umount2(os.fsencode(path), _DETACH)
-        return
-    counting = SmallDisk(path, total_bytes)
-
-    def make() -> SmallDisk:
-        disk = SmallDisk(path, total_bytes)
-        disk.shared = counting
-        return disk
-
-    monkeypatch.setattr(host, "RealDisk", make)
-    yield SmallDirectory(path, counting)
+    mount_memory(path, total_bytes)
+    try:
+        yield SmallDirectory(path)
+    finally:
+        unmount(path)

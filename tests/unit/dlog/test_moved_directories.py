@@ -22,7 +22,8 @@ from ledger.config import ClientConfig
 from ledger.deploy.embedded import EmbeddedStack, open_embedded_stack
 from ledger.errors import DirectoryMovedError, MetadataStoreError
 from ledger.transport.dial import Address
-from tests.fakes.moved_directories import CHANGES, keep_copy, move, remove, replace_by_old_copy, tree, unmount
+from tests.fakes.moved_directories import CHANGES, case, keep_copy, move, remove, replace_by_old_copy, tree
+from tests.mounts import unmount
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def check(found: list[bytes], acknowledged: list[bytes]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", [case(change) for change in CHANGES])
 async def test_a_writer_is_told_and_no_acknowledged_record_is_lost(
     directory: Path, change: Callable[[Path], Path]
 ) -> None:

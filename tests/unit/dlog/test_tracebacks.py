@@ -347,12 +347,11 @@ def test_so_does_that_of_a_directory_of_another_user(
     check("open", error)
 
 
+@pytest.mark.mounts
 @pytest.mark.slow
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
-def test_so_does_that_of_a_full_disk(
-    face: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with small_directory(tmp_path / "disk", 64 << 20, monkeypatch) as small:
+def test_so_does_that_of_a_full_disk(face: ModuleType, tmp_path: Path) -> None:
+    with small_directory(tmp_path / "disk", 64 << 20) as small:
         fill = {"append": lambda p: p.held.append_many([bytes(1 << 19) for _ in range(160)])}
         for name, first, second in run(face, Path(small.path) / "ns", fill):
             assert isinstance(first, dlog.DiskFullError)

@@ -18,12 +18,13 @@ from ledger.metadata_store.sqlite_store.reserve import KEPT_BYTES, LOAN_BYTES, R
 from ledger.metadata_store.store import MetadataStore
 from tests.fakes.small_disk import SmallDirectory, small_directory
 
+pytestmark = pytest.mark.mounts
 MIB = 1 << 20
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallDirectory]:
-    with small_directory(tmp_path / "disk", 32 * MIB, monkeypatch) as made:
+def small(tmp_path: Path) -> Iterator[SmallDirectory]:
+    with small_directory(tmp_path / "disk", 32 * MIB) as made:
         yield made
 
 
@@ -38,16 +39,13 @@ async def test_a_store_opens_with_nothing_free_and_deletes(small: SmallDirectory
     for number in range(20):
         async with open_sqlite_store(database) as store:
             await store.delete(f"/n{number}")
-        if small.is_mounted:
-            assert small.free_bytes() == 0, "it keeps what is free for the next opening"
+        assert small.free_bytes() == 0, "it keeps what is free for the next opening"
     async with open_sqlite_store(database) as store:
         names = (await store.children("/")).names
         assert sorted(names) == sorted(f"n{number}" for number in range(20, 40))
 
 
 async def test_a_change_without_space_says_so_and_the_store_goes_on(small: SmallDirectory) -> None:
-    if not small.is_mounted:
-        return  # SQLite meets no full disk then
     async with open_sqlite_store(small.path / "metadata.sqlite") as store:
         await store.create("/kept", b"kept")
         small.fill()
