@@ -10,7 +10,7 @@ help:
 	@echo "make interop test beside Apache's originals: every row of docs/compatibility.md"
 	@echo "make check   after each edit, within a minute: format, lint, types, house rules, the fast tests"
 	@echo "make pythons run the fast tests with -O, and with each other version of Python that this machine has"
-	@echo "make soak    long runs of sweeps, fuzzer and simulation, from a new seed (ARGS='--minutes 600')"
+	@echo "make soak    long runs of sweeps (frames, damaged files and metadata), fuzzer, simulation; a new seed (ARGS='--minutes 600')"
 	@echo "make bench   measure appends and catching up, beside the speed of the disk"
 	@echo "make docs    build the site of docs/ and the API in build/site; a warning is an error"
 	@echo "make proto   generate the protobuf modules from ledger/wire/*.proto"

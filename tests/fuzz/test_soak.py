@@ -14,7 +14,7 @@ from tests.fuzz.soak import main, parts, sweep_modules
 
 @pytest.mark.slow
 def test_every_module_with_a_sweep_is_found() -> None:
-    ours = ("frame_sweep", "process_sweep", "file_sweep")
+    ours = ("frame_sweep", "process_sweep", "file_sweep", "metadata_sweep")
     assert {f"tests.fuzz.{name}" for name in ours} <= set(sweep_modules())
     assert {"fuzz", "simulation", "simulation --streams", "simulation --healing"} <= set(parts())
 
