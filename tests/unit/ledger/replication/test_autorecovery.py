@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import trio
 from trio.testing import MockClock
 
 from ledger.metadata_store.memory import MemoryStore
+from ledger.metadata_store.sessions.renewing_store import RenewingStore
 from ledger.replication import AutoRecovery, ReplicationConfig, current_auditor
 from tests.fakes.replication_world import PAYLOADS, ReplicationWorld, open_world, renewing, until
 
@@ -97,3 +100,36 @@ async def test_a_store_that_is_long_out_of_reach_is_said_once_by_each_part(
             await world.lose(lost)
             await healed(world, [ledger_id], lost)
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("are_marked_slowly", [False, True])
+async def test_a_bookie_that_is_away_is_one_line_a_minute_whatever_the_number_of_ledgers(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, are_marked_slowly: bool
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with open_world(3) as world, trio.open_nursery() as nursery:
+        for _ in range(500):
+            await world.closed_ledger()
+
+        async def slowly(kind: str, path: str) -> None:
+            if kind == "create":
+                await trio.sleep(1)
+
+        if are_marked_slowly:
+            world.session.before = slowly
+        store = RenewingStore(world.session, pytest.fail)
+        await nursery.start(AutoRecovery(world.client.context, store, "first:1", CONFIG).run)
+        await trio.sleep(120)  # it is the auditor, and has looked at all
+        await world.lose("b1:1")
+        counts = []
+        for _ in range(10):
+            caplog.clear()
+            await trio.sleep(60)
+            counts.append([record.levelno for record in caplog.records])
+        marked = await world.marks.marked()
+        assert (len(marked) < 500) is are_marked_slowly, "the auditor has not come to the end"
+        assert counts[0].count(logging.WARNING) <= 1
+        assert len(counts[0]) <= 5, "what happened, whatever the number of ledgers"
+        assert max(map(len, counts[1:])) <= 1
+        nursery.cancel_scope.cancel()
