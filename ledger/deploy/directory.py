@@ -202,12 +202,17 @@ class Directory:
             return False
         if not self._size_of(METADATA):
             what = "is missing" if self._size_of(METADATA) is None else "is empty"
+            if self._size_of(COPY):
+                there = COPY
+                remedy = f"`dlog repair {self.path}` makes it again from {COPY}. Or bring {METADATA} back"
+            else:
+                there = binding
+                remedy = f"Nor is there a {COPY} to make it again from. Bring {METADATA} back"
             raise DirectoryUnusableError(
-                f"directory {self.path}: {METADATA} {what}, but the directory was used: {COPY} or {binding}"
-                f" is there. Nothing was opened or changed. `dlog repair {self.path}` makes it again from"
-                f" {COPY}. Or bring {METADATA} back from a copy, with its -wal file; or, to give up all logs"
-                " of this directory, create an empty"
-                f" file {BOOKIE}/current/{ACCEPT}"
+                f"directory {self.path}: {METADATA} {what}, but the directory was used: {there} is there."
+                f" Nothing was opened or changed. {remedy} from a backup of the directory, with its -wal"
+                " file; or, to give up all logs of this directory, create an empty file"
+                f" {BOOKIE}/current/{ACCEPT}"
             )
         return True
 

@@ -477,7 +477,7 @@ def lost_store(database: Path, evidence: str, *, is_copied: bool) -> StoreLostEr
         )
     return StoreLostError(
         f"metadata store {database}: {evidence}. Logs would be missing, so nothing was opened or"
-        f" changed. {back or 'Bring it back from a copy, with its -wal file, or see `dlog repair`'}"
+        f" changed. {back or 'Bring it back from a backup of the directory, with its -wal file'}"
     )
 
 
