@@ -1,10 +1,11 @@
-"""Each command that a page or a message names exists, with the options that it is given there."""
+"""Each command line in a page or a message is one that its program parses, with all options and values."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import re
+import shlex
 from collections.abc import Iterator
 
 import attrs
@@ -24,6 +25,7 @@ _NAMED = re.compile(rf"`((?:{_BEGIN}) [^`]+)`")
 _FENCE = re.compile(r"^```(?:sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINE = re.compile(rf"^(?:\$ )?((?:{_BEGIN}) [^|;&#>\n]*)", re.MULTILINE)
 _NO_COMMANDS = ("dlog hash chain 1", "dlog payload 1")  # texts that go into a digest
+_PLACEHOLDER = re.compile(r"\b[A-Z][A-Z_]*\b|%[a-z]")
 _WORD = re.compile(r"[a-z][a-z0-9-]*")
 
 
@@ -76,7 +78,7 @@ def _named() -> list[Named]:
 def _fault(line: str) -> str | None:
     """Why there is no such command line."""
     name, program = next((name, one) for name, one in _PROGRAMS.items() if line.startswith(f"{name} "))
-    words = re.split(r"\s{2,}", line.removeprefix(name).strip())[0].split()  # a description follows spaces
+    words = _words(re.split(r"\s{2,}", line.removeprefix(name).strip())[0])  # a description follows spaces
     context = click.Context(program)
     command: click.Command = program
     at = 0
@@ -101,19 +103,54 @@ def _fault(line: str) -> str | None:
         at += 1
         if len(names) > 1:
             return None
-    known = {
-        name
-        for one in (command, program)
-        for each in one.get_params(context)
-        for name in (*each.opts, *each.secondary_opts)
-    }
     if command.context_settings.get("ignore_unknown_options"):
         return None  # the words after it are those of another command
-    for word in words[at:]:
-        option = re.match(r"\[?(--[a-z][a-z0-9-]*)", word)
-        if option and option[1] not in known:
-            return f"{command.name} has no option {option[1]}"
-    return None
+    return _fault_of_words(command, program, words[at:])
+
+
+def _fault_of_words(command: click.Command, program: click.Command, words: list[str]) -> str | None:
+    """Why the command does not take these words after its name; missing ones are no fault."""
+    own = click.Context(command)
+    parser = command.make_parser(own)
+    every = command.get_params(own)
+    known = {name for param in every for name in (*param.opts, *param.secondary_opts)}
+    for param in program.get_params(own):  # they stand anywhere
+        if known.isdisjoint(param.opts):
+            param.add_to_parser(parser, own)
+            every.append(param)
+    try:
+        given, extra, _ = parser.parse_args([one for word in words for one in _plain(word)])
+        for param in every:
+            for value in _values(given.get(str(param.name)), param):
+                param.type.convert(value, param, own)
+    except click.UsageError as exc:
+        if "requires an argument" in exc.message:
+            return None  # the option is named, not used
+        return f"{command.name}: {exc.format_message()}"
+    return f"{command.name} takes no {extra[0]!r}" if extra else None
+
+
+def _words(text: str) -> list[str]:
+    text = re.split(r"\s[<>]\s", text.replace("\\|", "|"))[0]  # a row of a table; a file for stdin or stdout
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()  # a quotation ends in another line
+
+
+def _plain(word: str) -> list[str]:
+    """A word without the marks of a synopsis: ``[--option``, ``N]``, ``NAME...``, ``--one|--other``"""
+    plain = re.sub(r"[\[\]()]|\.\.\.|…", "", word)
+    parts = plain.split("|") if plain.startswith(("-", "|")) else [plain]
+    return [part for part in parts if part]
+
+
+def _values(given: object, param: click.Parameter) -> Iterator[str]:
+    """The values that are no placeholders, nor paths: those of an example are not there."""
+    if not isinstance(param.type, click.Path | click.File):
+        for each in given if isinstance(given, list | tuple) else [given]:
+            if isinstance(each, str) and not _PLACEHOLDER.search(each):
+                yield from each.split("|") if isinstance(param.type, click.Choice) else [each]
 
 
 @pytest.mark.slow
@@ -133,3 +170,17 @@ def test_a_command_that_does_not_exist_is_found() -> None:
     assert _fault("python -m tests.bench idel") is not None
     assert _fault("python -m tests.bench idle --loggs 3") is not None
     assert _fault("dlog log check LOG --json") is None
+
+
+def test_a_value_that_does_not_parse_is_found() -> None:
+    assert _fault("dlog bench latency --level stream") is None
+    assert _fault("dlog bench latency --level strem") is not None
+    assert _fault("dlog bench latency --level stream|strem") is not None
+    assert _fault("dlog bench latency --records N") is None
+    assert _fault("dlog bench latency --records many") is not None
+    assert _fault("dlog bookies list --rw|--ro") is None
+    assert _fault("dlog bookies list --rw=yes") is not None
+    assert _fault("dlog bookies list 7") is not None
+    assert _fault("dlog ledger show 7") is None
+    assert _fault("dlog ledger show seven") is not None
+    assert _fault("python -m tests.bench idle --logs 1.5") is not None
