@@ -49,6 +49,8 @@ def parse_metadata_service_uri(text: str) -> ServiceUri:
         InvalidStoreAddressError: The URI cannot be parsed. The message names the part.
     """
     try:
+        if text.strip().startswith("metadata-store:"):
+            raise ValueError("metadata-store is a driver of Pulsar's; name the same servers by zk+null://")
         scheme, authority, path = split_uri(text)
         driver, _, layout = scheme.partition("+")
         if driver != "zk":
