@@ -37,6 +37,32 @@ def test_readme_has_the_figures_of_the_page_of_performance() -> None:
             assert re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d.,])", measured[names[0]]), row
 
 
+def _names_of_rows(text: str) -> list[str]:
+    """The first cells of all tables but their heads; "the same" begins a row about the one before it."""
+    lines = text.splitlines()
+    bodies = [
+        line
+        for before, line in zip(["", *lines], lines, strict=False)
+        if line.startswith("| ") and before.startswith("|")
+    ]
+    return [name for line in bodies if not (name := _cells(line)[0]).startswith("the same")]
+
+
+def test_a_figure_stands_in_one_row_of_one_table_of_the_page_of_performance() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text("utf-8")
+    names = _names_of_rows(text)
+    assert len(names) > 30
+    assert [name for name in names if names.count(name) > 1] == []
+    commands = re.findall(r"^`(python -m tests[.]bench [^`]+)`", text, re.MULTILINE)  # its results follow
+    assert len(commands) >= 4
+    assert [command for command in commands if commands.count(command) > 1] == []
+
+
+def test_a_row_that_stands_twice_is_found() -> None:
+    table = "| work | now |\n|---|---|\n| append | {} |\n| the same, p99 | 2 |\n\n"
+    assert _names_of_rows(table.format(1) + table.format(3)) == ["append", "append"]
+
+
 @pytest.mark.slow
 def test_no_text_tells_to_install_from_a_registry_that_does_not_have_it() -> None:
     places = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/**/*.py")]
