@@ -19,6 +19,7 @@ def test_a_test_that_is_marked_mounts(tmp_path: Path) -> None:
     assert not tmp_path.is_mount()
 
 
+@pytest.mark.slow
 def test_who_may_not_mount_runs_it_where_it_may(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -27,6 +28,7 @@ def test_who_may_not_mount_runs_it_where_it_may(
     mounts.run_alone(HERE)
 
 
+@pytest.mark.slow
 def test_what_fails_there_fails_here() -> None:
     with pytest.raises(pytest.fail.Exception, match="not found"):
         mounts.run_alone(f"{HERE}_and_does_not_exist")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -18,15 +19,22 @@ from tests.source_tree import modules
 pytestmark = pytest.mark.xdist_group("source tree")  # parsed once
 
 PARSERS = ("bookie/config/", "dlog/settings/", "ledger/settings/")
-Nodes = Sequence[ast.AST]
+Nodes = Mapping[type[ast.AST], Sequence[Any]]  # of one module, by kind
 Field = tuple[str, str]  # the class and the name
 _Classes = defaultdict[str, set[str]]  # by the name of a variable or an attribute
 
 
+def _by_kind(nodes: Iterable[ast.AST]) -> Nodes:
+    found = defaultdict[type[ast.AST], list[ast.AST]](list)
+    for node in nodes:
+        found[type(node)].append(node)
+    return found
+
+
 def _config_fields(nodes: Nodes) -> Iterator[Field]:
     """The fields of each attrs class whose name ends in ``Config``."""
-    for node in nodes:
-        if isinstance(node, ast.ClassDef) and node.name.endswith("Config") and node.decorator_list:
+    for node in nodes.get(ast.ClassDef, ()):
+        if node.name.endswith("Config") and node.decorator_list:
             for line in node.body:
                 if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
                     yield node.name, line.target.id
@@ -38,6 +46,7 @@ class Reads:
     def __init__(self, trees: Mapping[str, Nodes]) -> None:
         self.fields = {field for nodes in trees.values() for field in _config_fields(nodes)}
         self._classes = {class_ for class_, _ in self.fields}
+        self._names = {name for _, name in self.fields}
         self._declared: _Classes = defaultdict(set)  # of fields and results, whatever the module
         self._assigned: _Classes = defaultdict(set)  # of attributes, whatever the module
         self._own: dict[str, _Classes] = {path: defaultdict(set) for path in trees}  # of one module
@@ -50,33 +59,32 @@ class Reads:
     def of(self, path: str, nodes: Nodes) -> set[Field]:
         """The fields that a module reads."""
         found, own = set[Field](), self._own[path]
-        for node in nodes:
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+        for node in nodes.get(ast.Attribute, ()):
+            if node.attr in self._names and isinstance(node.ctx, ast.Load):
                 found |= {(class_, node.attr) for class_ in self._classes_of(node.value, own)}
-            elif isinstance(node, ast.ClassDef) and node.name in self._classes:
+        for node in nodes.get(ast.ClassDef, ()):
+            if node.name in self._classes:
                 found |= {(node.name, name) for name in _own_reads(node)}
         return found
 
     def _declare(self, own: _Classes, nodes: Nodes) -> None:
-        for node in nodes:
-            if isinstance(node, ast.arg):
-                own[node.arg] |= self._named(node.annotation)
-            elif isinstance(node, ast.AnnAssign):
-                own[_name_of(node.target)] |= self._named(node.annotation)
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                self._declared[node.name] |= self._named(node.returns)
-            elif isinstance(node, ast.ClassDef):
-                for line in node.body:
-                    if isinstance(line, ast.AnnAssign):
-                        self._declared[_name_of(line.target)] |= self._named(line.annotation)
+        for node in nodes.get(ast.arg, ()):
+            own[node.arg] |= self._named(node.annotation)
+        for node in nodes.get(ast.AnnAssign, ()):
+            own[_name_of(node.target)] |= self._named(node.annotation)
+        for node in (*nodes.get(ast.FunctionDef, ()), *nodes.get(ast.AsyncFunctionDef, ())):
+            self._declared[node.name] |= self._named(node.returns)
+        for node in nodes.get(ast.ClassDef, ()):
+            for line in node.body:
+                if isinstance(line, ast.AnnAssign):
+                    self._declared[_name_of(line.target)] |= self._named(line.annotation)
 
     def _assign(self, own: _Classes, nodes: Nodes) -> None:
-        for node in nodes:
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    self._bind(own, target, node.value)
-            elif isinstance(node, ast.NamedExpr):
-                self._bind(own, node.target, node.value)
+        for node in nodes.get(ast.Assign, ()):
+            for target in node.targets:
+                self._bind(own, target, node.value)
+        for node in nodes.get(ast.NamedExpr, ()):
+            self._bind(own, node.target, node.value)
 
     def _bind(self, own: _Classes, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
@@ -112,6 +120,8 @@ class Reads:
         """The configurations in an annotation."""
         if annotation is None:
             return set()
+        if isinstance(annotation, ast.Name):
+            return {annotation.id} & self._classes
         return self._classes.intersection(re.findall(r"\w+", ast.unparse(annotation)))
 
 
@@ -134,7 +144,7 @@ def unread(reads: Reads, trees: Mapping[str, Nodes]) -> set[Field]:
 
 
 def test_each_field_of_a_configuration_is_read_by_what_obeys_it() -> None:
-    trees = {one.path: one.nodes for one in modules()}
+    trees = {one.path: _by_kind(one.nodes) for one in modules()}
     reads = Reads(trees)
     classes = {class_ for class_, _ in reads.fields}
     assert {"ServerConfig", "StorageConfig", "NamespaceConfig", "PlacementConfig"} <= classes
@@ -155,5 +165,5 @@ def test_a_field_is_not_taken_for_another_one_of_its_name() -> None:
             "        return self._one.limit, self._two.name\n"
         ),
     }
-    nodes = {path: tuple(ast.walk(ast.parse(text))) for path, text in trees.items()}
+    nodes = {path: _by_kind(ast.walk(ast.parse(text))) for path, text in trees.items()}
     assert unread(Reads(nodes), nodes) == {("OneConfig", "name"), ("TwoConfig", "limit")}

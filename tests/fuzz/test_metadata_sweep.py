@@ -10,6 +10,7 @@ from tests.fuzz import metadata_sweep
 from tests.fuzz.metadata_sweep import FILES, Damage, main, make_killed, sweep, turn_of
 
 
+@pytest.mark.slow
 def test_the_turns_of_a_run_take_each_place_before_one_comes_again(tmp_path: Path) -> None:
     killed = make_killed(tmp_path)
     for name in FILES:

@@ -110,6 +110,7 @@ async def test_a_writer_is_told_and_no_acknowledged_record_is_lost(
         check(await stored(moved), acknowledged)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always_looks")
 async def test_a_record_in_flight_fails_as_soon_as_the_host_sees_that_its_directory_is_gone(
     directory: Path,
@@ -143,6 +144,7 @@ def append_with_asyncio(directory: Path) -> None:
     asyncio.run(append())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always_looks")
 @pytest.mark.parametrize("append", [append_blocking, append_with_asyncio], ids=lambda each: each.__name__)
 async def test_a_record_in_flight_fails_as_soon_with_the_other_faces(
@@ -152,6 +154,7 @@ async def test_a_record_in_flight_fails_as_soon_with_the_other_faces(
         await trio.to_thread.run_sync(append, directory, abandon_on_cancel=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always_looks")
 async def test_an_entry_in_flight_fails_as_soon_and_so_does_each_entry_after_it(directory: Path) -> None:
     async with open_stack(directory) as stack:
@@ -165,6 +168,7 @@ async def test_an_entry_in_flight_fails_as_soon_and_so_does_each_entry_after_it(
             await stack.client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
 
 
+@pytest.mark.slow
 async def test_an_entry_of_a_ledger_that_was_made_while_the_directory_was_lost_fails(directory: Path) -> None:
     async with open_stack(directory) as stack:
         stack.client.lose(lambda: DirectoryMovedError("it is gone"))
@@ -173,6 +177,7 @@ async def test_an_entry_of_a_ledger_that_was_made_while_the_directory_was_lost_f
             await ledger.append(b"first")
 
 
+@pytest.mark.slow
 async def test_a_loss_that_was_seen_before_the_client_was_open_is_told(directory: Path) -> None:
     told: list[str] = []
     async with open_stack(directory) as stack:

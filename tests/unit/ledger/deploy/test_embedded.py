@@ -90,6 +90,7 @@ async def test_a_file_that_leads_to_itself_is_named_and_the_directory_works_with
 
 
 @pytest.mark.mounts
+@pytest.mark.slow
 async def test_what_closing_the_metadata_frees_goes_into_the_reserve_of_the_bookie(
     tmp_path: Path,
 ) -> None:
