@@ -18,7 +18,7 @@ import trio
 from bookie.bookie import DRAIN_S
 from bookie.cluster.autorecovery import run_auto_recovery
 from bookie.cluster.registration import Registration
-from bookie.disk.reserve import FLUSH_RESERVE, START_RESERVE, START_RESERVE_BYTES, Reserve
+from bookie.disk.reserve import FLUSH_RESERVE, RESERVE, START_RESERVE, START_RESERVE_BYTES, Reserve
 from bookie.disk_watch import DiskWatch, DiskWatchConfig, WatchedDisks
 from bookie.http import Admin, serve_admin
 from bookie.listening import listen
@@ -149,8 +149,8 @@ def _disk_watch(server: Server, member: Membership, upkeep: Upkeep, setup: Booki
     config, storage = setup.config, server.service.storage
     directories = config.storage.ledger_directories
 
-    def reserves(size_bytes: int, **name: str) -> list[Reserve]:
-        return [Reserve(setup.disk, path / CURRENT, size_bytes, **name) for path in directories]
+    def reserves(size_bytes: int, name: str) -> list[Reserve]:
+        return [Reserve(setup.disk, path / CURRENT, size_bytes, name=name) for path in directories]
 
     return DiskWatch(
         server.service.rights,
@@ -160,10 +160,10 @@ def _disk_watch(server: Server, member: Membership, upkeep: Upkeep, setup: Booki
             directories,
             config.storage.journal_directories,
             reserves=[
-                *reserves(min(START_RESERVE_BYTES, config.fullness.reserve_bytes), name=START_RESERVE),
-                *reserves(config.fullness.reserve_bytes, name=FLUSH_RESERVE),
+                *reserves(min(START_RESERVE_BYTES, config.fullness.reserve_bytes), START_RESERVE),
+                *reserves(config.fullness.reserve_bytes, FLUSH_RESERVE),
             ],
-            other_reserves=reserves(config.storage.compaction.reserve_bytes),
+            other_reserves=reserves(config.storage.compaction.reserve_bytes, RESERVE),
         ),
         DiskWatchConfig(config.fullness, is_forced=config.read_only, persists=config.persist_status),
         wall_ms=wall_ms,

@@ -137,6 +137,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/journal/journal.py",
     "bookie/journal/files.py",
     "bookie/journal/journals.py",
+    "bookie/journal/flushed.py",
     "bookie/journal/last_mark.py",
     "bookie/journal/last_synced.py",
     "bookie/storage/directory_files.py",
@@ -476,7 +477,6 @@ RULE, MACHINE, FORMAT = "a rule", "a machine", "a format"
 FACADE = "a façade: its classes stand as those of trio stand"
 SMALL_MODULES: dict[str, str] = {
     "bookie/bookie_status.py": FORMAT,
-    "bookie/embedded/space.py": MACHINE,
     "bookie/endings.py": "values: each error that ends a bookie; a test compares them with a page",
     "bookie/http/routes/config.py": "one module for each group of routes",
     "bookie/requests/fences.py": MACHINE,

@@ -96,6 +96,20 @@ class File(abc.ABC):
     def truncate(self, size_bytes: int) -> None:
         """Set the size. A file that grows has a hole at its end, which takes no space and reads as zeros."""
 
+    def give_back(self, start: int, stop: int) -> bool:
+        """Free the space of whole blocks, which read as zeros from then on; a crash may undo that.
+
+        The size stays. After the end of the file nothing changes.
+
+        Returns:
+            False: The file system cannot do it. Nothing has changed.
+        """
+        return False
+
+    def has_holes(self) -> bool:
+        """True if a block of the file takes no space, so that a write there may find none."""
+        return False
+
     @abc.abstractmethod
     def close(self) -> None: ...
 

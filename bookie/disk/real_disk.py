@@ -47,6 +47,7 @@ _READER_THREADS_MAX = 4
 _SYNCER_THREADS = 8
 _SYNCS_ALONE_MAX = 4
 _SCRATCH_BYTES = 1 << 20
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # modes of fallocate(2)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _scratch: list[bytearray] = []  # one for each thread that was in ``pread_cached`` at a time
 
@@ -137,6 +138,25 @@ class RealFile(File):
 
     def truncate(self, size_bytes: int) -> None:
         os.ftruncate(self._descriptor, size_bytes)
+
+    def give_back(self, start: int, stop: int) -> bool:
+        import ctypes  # rarely needed
+
+        if ctypes.sizeof(ctypes.c_long) < 8:  # of which ``off_t`` is made
+            return False
+        libc = ctypes.CDLL(None, use_errno=True)
+        place = ctypes.c_long(start), ctypes.c_long(stop - start)
+        if not libc.fallocate(self._descriptor, _KEEP_SIZE | _PUNCH_HOLE, *place):
+            return True
+        if (code := ctypes.get_errno()) in (errno.EOPNOTSUPP, errno.ENOSYS):
+            return False
+        raise OSError(code, os.strerror(code), str(self._path))
+
+    def has_holes(self) -> bool:
+        try:
+            return os.lseek(self._descriptor, 0, os.SEEK_HOLE) < self.size()
+        except OSError:  # the file system has none
+            return False
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -13,6 +13,7 @@ Source: apache/bookkeeper#3150 for the need; docs/storage-format.md 10.2.
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 
 from bookie.disk.disk import Disk
@@ -33,8 +34,18 @@ _FREE_FACTOR = 4  # the reserve grows only if this multiple of its missing size 
 class Reserve:
     """One reserve file. Its methods block; they log an ``OSError`` and do not raise it."""
 
-    def __init__(self, disk: Disk, directory: Path, size_bytes: int, *, name: str = RESERVE) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        size_bytes: int,
+        *,
+        name: str = RESERVE,
+        below_bytes: float = math.inf,
+    ) -> None:
+        """``below_bytes``: a disk with this much free space needs no reserve yet."""
         self._disk = disk
+        self._below_bytes = below_bytes
         self.directory = directory
         self._name = name
         self._path = directory / name
@@ -81,7 +92,8 @@ class Reserve:
                 self.release(is_given=False)
             return False
         try:
-            if self._disk.usage(self.directory).free_bytes < _FREE_FACTOR * (self._size_bytes - held):
+            free_bytes = self._disk.usage(self.directory).free_bytes
+            if not _FREE_FACTOR * (self._size_bytes - held) <= free_bytes < self._below_bytes:
                 return False
             self._grow(held, min(_PIECE_BYTES, self._size_bytes - held))
         except OSError as exc:

@@ -8,6 +8,7 @@ round is logged and repeated later; two rounds never run at once.
 
 A process may be short-lived. So a round runs when a process has hosted for a minute, soon after it deleted a
 ledger, and, if there was no time for that, when it closes. Regular rounds find what other processes deleted.
+On a full disk a round follows a deletion at once, and regular ones are frequent: who deletes waits for space.
 
 Source: our own.
 """
@@ -24,6 +25,7 @@ import trio
 from bookie.bookie import Bookie
 from bookie.disk.disk import Disk
 from bookie.embedded.bound_metadata import BoundMetadata, bind_metadata
+from bookie.embedded.space import RESERVE_BYTES
 from bookie.errors import BookieServerError, MetadataLostError, StorageFailedError
 from bookie.gc.collector import GarbageCollector, GcConfig, GcRoundResult
 from bookie.gc.compaction_rules import CompactionConfig
@@ -40,26 +42,58 @@ FIRST_ROUND_S = 60.0  # a program's start, with its imports, comes first
 INTERVAL_S = 600.0
 AFTER_DELETION_S = 30.0  # the round waits for more deletions, and follows them at most so often
 CLOSE_ROUND_S = 3.0  # closing waits this long for a round
+FULL_INTERVAL_S = 5.0  # on a full disk; a round that finds nothing takes milliseconds
 
 # Small entry logs: the space of a log is freed when the log is complete and all of it is dead, or rewritten.
+# On a full disk the live part of one log must fit into the reserve. So a small disk has smaller ones.
 ENTRY_LOG_BYTES_MAX = 64 << 20
-# Minor compaction follows deletions; it never writes more than it frees. There is no reserve for full disks:
-# its 64 MiB are more than many such directories hold.
-COMPACTION = CompactionConfig(
-    minor_threshold=0.5, minor_interval_s=900, major_threshold=0.8, major_interval_s=6 * 3600, reserve_bytes=0
-)
-
-# Every log with a dead byte is rewritten, as fast as the disk allows.
-THOROUGH = attrs.evolve(COMPACTION, major_threshold=1.0, rate_bytes_per_s=float(1 << 40))
+_ENTRY_LOG_BYTES_MIN = 1 << 20
+_LOGS_PER_DISK = 32
+_RESERVE_BELOW_BYTES = 2 << 30  # a directory takes no space for a day that is far away
+_PRESSED_BYTES = 16 << 20
 
 logger = get_logger(__name__)
+
+
+def entry_log_bytes_for(total_bytes: int) -> int:
+    """How large an entry log gets on a disk of this size."""
+    return min(ENTRY_LOG_BYTES_MAX, max(_ENTRY_LOG_BYTES_MIN, total_bytes // _LOGS_PER_DISK))
+
+
+def compaction_for(log_bytes_max: int) -> CompactionConfig:
+    """Minor compaction follows deletions; it never writes more than it frees.
+
+    The reserve holds the live part of a log, and what the index takes to follow its entries.
+    """
+    return CompactionConfig(
+        minor_threshold=0.5,
+        minor_interval_s=900,
+        major_threshold=0.8,
+        major_interval_s=6 * 3600,
+        reserve_bytes=log_bytes_max + log_bytes_max // 2,
+        reserve_below_bytes=_RESERVE_BELOW_BYTES,
+        flush_reserve_bytes=RESERVE_BYTES,
+        pressed_bytes=_PRESSED_BYTES,
+    )
+
+
+def thorough(config: CompactionConfig) -> CompactionConfig:
+    """Every log with a dead byte is rewritten, as fast as the disk allows."""
+    return attrs.evolve(config, major_threshold=1.0, rate_bytes_per_s=float(1 << 40))
 
 
 class EmbeddedGarbage:
     """Rounds for one hosted bookie. Made by ``open_garbage``."""
 
-    def __init__(self, collector: GarbageCollector, path: Path, bound: BoundMetadata) -> None:
-        self.collector, self._bound = collector, bound
+    def __init__(
+        self,
+        collector: GarbageCollector,
+        path: Path,
+        bound: BoundMetadata,
+        is_full: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``is_full``: whether the disk has no space for appends."""
+        self.collector, self._bound, self._is_full = collector, bound, is_full
         self._path = path
         self._turn = trio.Lock()
         self._is_owed = False  # a ledger was deleted after the last complete round began
@@ -94,8 +128,9 @@ class EmbeddedGarbage:
         """
         collectors = self.collector.collectors
         async with self._turn:
+            configs = [each.config for each in collectors]
             for each in collectors:
-                each.use(THOROUGH)
+                each.use(thorough(each.config))
             try:
                 count = 1
                 while count:
@@ -106,16 +141,17 @@ class EmbeddedGarbage:
                     count += sum(each.stats.compacted_logs for each in collectors)
                     on_round(count)
             finally:
-                for each in collectors:
-                    each.use(COMPACTION)
+                for each, config in zip(collectors, configs, strict=True):
+                    each.use(config)
 
     async def run(self) -> None:
         """Run rounds until cancelled, or until the storage has failed."""
         pause_s = FIRST_ROUND_S
         while True:
-            with trio.move_on_after(pause_s):
+            with trio.move_on_after(FULL_INTERVAL_S if self._is_full() else pause_s):
                 await self._deleted.wait()
-                await trio.sleep(AFTER_DELETION_S)
+                if not self._is_full():
+                    await trio.sleep(AFTER_DELETION_S)
             pause_s = INTERVAL_S
             if not await self._try_collect():
                 return
@@ -190,7 +226,9 @@ async def open_garbage(
     if bound is None:
         return None
     served = ServedLedgers(bookie.service, tombstones)
-    config = GcConfig(interval_s=INTERVAL_S)
-    return EmbeddedGarbage(
-        GarbageCollector(served, bound, config=config, compaction=COMPACTION), directory, bound
+    collectors = bookie.storage.collectors
+    collector = GarbageCollector(
+        served, bound, config=GcConfig(interval_s=INTERVAL_S), compaction=collectors[0].config
     )
+    rights = bookie.service.rights
+    return EmbeddedGarbage(collector, directory, bound, lambda: not rights.writable)

@@ -24,7 +24,7 @@ import trio
 from bookie.bookie import Bookie, open_bookie
 from bookie.disk.disk import no_space
 from bookie.disk.real_disk import RealDisk
-from bookie.embedded.garbage import COMPACTION, ENTRY_LOG_BYTES_MAX, EmbeddedGarbage, open_garbage
+from bookie.embedded.garbage import EmbeddedGarbage, compaction_for, entry_log_bytes_for, open_garbage
 from bookie.embedded.space import Space
 from bookie.embedded.unusable import unusable
 from bookie.errors import BookieServerError, MetadataLostError
@@ -93,15 +93,16 @@ async def open_hosted_bookie(
         DirectoryMovedError: The directory is not at its path any more. Nothing more is acknowledged.
         DirectoryUnusableError: The bookie cannot run, or failed; the message has the reason.
     """
-    path = directory.path
+    path, disk = directory.path, RealDisk()
+    log_bytes = entry_log_bytes_for((await disk.run(disk.usage, path)).total_bytes)
     directories: Any = (path / BOOKIE,)  # mypy takes the converter's type variable literally
     config = StorageConfig(
         journal_directories=directories,
         ledger_directories=directories,
-        entry_log_bytes_max=ENTRY_LOG_BYTES_MAX,
-        compaction=COMPACTION,
+        entry_log_bytes_max=log_bytes,
+        compaction=compaction_for(log_bytes),
+        reserve_is_for_starts=True,
     )
-    disk = RealDisk()
     digest_types = DigestTypes(ClusterNodes(lambda: store, root, layout))
     garbage: EmbeddedGarbage | None = None
 
@@ -130,7 +131,8 @@ async def open_hosted_bookie(
                 path / BOOKIE,
                 is_in_place,
             )
-            space = Space(bookie, disk, path / BOOKIE / CURRENT, SpaceReserve(directory.fd, METADATA_RESERVE))
+            metadata_reserve = SpaceReserve(directory.fd, METADATA_RESERVE)
+            space = Space(bookie, disk, path / BOOKIE / CURRENT, metadata_reserve, config.compaction)
             await space.check()
             run_space = partial(space.run, more_than_bytes=more_than_bytes)
             async with _serving(directory, bookie, garbage, run_space) as streams:

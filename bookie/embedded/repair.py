@@ -29,6 +29,7 @@ from bookie.embedded.garbage import ENTRY_LOG_BYTES_MAX
 from bookie.entrylog.ids import entry_log_ids
 from bookie.errors import BookieServerError, LogDamagedError, StartError
 from bookie.index.index_factory import open_existing_index
+from bookie.journal.checkpoint import Marks
 from bookie.journal.files import is_spare_name
 from bookie.journal.format import journal_id_of, journal_name
 from bookie.journal.journals import Journals
@@ -166,7 +167,7 @@ async def _with_journal(disk: Disk, current: Path, index: str | None) -> BookieD
     return BookieDamage(index, tuple(evidence), tuple(files))
 
 
-async def _ignore(records: Sequence[bytes]) -> None:
+async def _ignore(records: Sequence[bytes], marks: Marks) -> None:
     await trio.lowlevel.checkpoint()
 
 

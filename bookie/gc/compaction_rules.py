@@ -12,6 +12,7 @@ Source: GarbageCollectorThread.java (doCompactEntryLogs, runWithFlags); docs/sto
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable
 
 import attrs
@@ -41,10 +42,17 @@ class CompactionConfig:
     rate_entries_per_s: float | None = None  # replaces the rate by bytes
     slice_bytes: int = attrs.field(default=256 << 10, validator=attrs.validators.ge(4096))
     reserve_bytes: int = attrs.field(default=64 << 20, validator=attrs.validators.ge(0))
+    reserve_below_bytes: float = math.inf  # a disk with this much free space gets no reserve yet
+    flush_reserve_bytes: int = 0  # kept for flushes: what of it was given is not free for a compaction
+    pressed_bytes: int = 0  # with less free space every log with dead bytes is rewritten
 
     def threshold(self, level: CompactionLevel) -> float:
         """Usage below which a log is rewritten."""
         return self.minor_threshold if level is CompactionLevel.MINOR else self.major_threshold
+
+    def threshold_at(self, level: CompactionLevel, free_bytes: int) -> float:
+        """As ``threshold``; on a full disk a log is rewritten for any dead byte."""
+        return 1.0 if free_bytes < self.pressed_bytes else self.threshold(level)
 
     def time_max_s(self, level: CompactionLevel) -> float | None:
         """The time limit of one compaction."""

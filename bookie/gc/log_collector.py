@@ -25,7 +25,7 @@ import attrs
 import trio
 
 from bookie.disk.disk import Disk
-from bookie.disk.reserve import Reserve
+from bookie.disk.reserve import FLUSH_RESERVE, Reserve
 from bookie.disk.token_bucket import TokenBucket
 from bookie.entrylog.compaction_files import unfinished_compactions
 from bookie.entrylog.format import HEADER_BYTES, entry_log_id_of, entry_log_name
@@ -101,7 +101,9 @@ class LogCollector:
         self._usages: dict[int, LogUsage] = {}  # complete logs in the last round
         self._named: set[int] = set()  # logs without a map in which the index references an entry
         self._verified_torn: set[int] = set()  # torn logs: the index references no entry in their torn end
-        self._reserve = Reserve(disk, directory, config.reserve_bytes)
+        self._stuck_at: int | None = None  # the log that the disk was too full to rewrite
+        self._reserve = Reserve(disk, directory, config.reserve_bytes, below_bytes=config.reserve_below_bytes)
+        self._flush_reserve = Reserve(disk, directory, config.flush_reserve_bytes, name=FLUSH_RESERVE)
         self.use(config)
 
     def __repr__(self) -> str:
@@ -350,7 +352,7 @@ class LogCollector:
         candidates = dict(self._usages)
         done = 0
         while time_max_s is None or trio.current_time() < began_s + time_max_s:
-            bundle = await self._next_bundle(candidates, config.threshold(level))
+            bundle = await self._next_bundle(candidates, level)
             if not bundle:
                 break
             for log_id in bundle:
@@ -370,27 +372,47 @@ class LogCollector:
                     candidates[log_id] = self._usages[log_id]
         return done
 
-    async def _next_bundle(self, candidates: dict[int, LogUsage], threshold: float) -> tuple[int, ...]:
+    async def _next_bundle(self, candidates: dict[int, LogUsage], level: CompactionLevel) -> tuple[int, ...]:
+        free_bytes = await self._free_bytes()
         choose = partial(
             choose_bundles,
             candidates.values(),
-            threshold=threshold,
+            threshold=self.config.threshold_at(level, free_bytes),
             log_bytes_max=self._log_bytes_max,
             target_bytes=self._log_bytes_max if self.config.counts_target_size else 0,
         )
-        free_bytes = await self._free_bytes()
         bundles = choose(free_bytes=free_bytes)
-        if not bundles and choose(free_bytes=self._log_bytes_max):
+        if not bundles and (wanted := choose(free_bytes=self._log_bytes_max)):
             held_bytes = await self._disk.run(self._reserve.held_bytes)
             if held_bytes and choose(free_bytes=free_bytes + held_bytes):
                 log.warning("%s: the disk is full; compaction releases and uses its reserve", self.directory)
                 await self._in_thread(self._reserve.release)
+            if await self._disk.run(self._reserve.given_bytes):  # now, or by an earlier compaction
                 bundles = choose(free_bytes=await self._free_bytes(margin_bytes=0))
+            if not bundles:
+                self._say_what_is_needed(candidates[wanted[0][0]], free_bytes)
         return bundles[0] if bundles else ()
+
+    def _say_what_is_needed(self, usage: LogUsage, free_bytes: int) -> None:
+        """Once for each log: a round on a full disk follows the last one soon."""
+        if self._stuck_at != usage.log_id:
+            log.warning(
+                "%s: the disk is too full to free %d bytes of %s: a copy of its %d living bytes must fit, and"
+                " %d are free. Free the difference",
+                self.directory,
+                usage.total_bytes - usage.live_bytes,
+                entry_log_name(usage.log_id),
+                usage.live_bytes,
+                free_bytes,
+            )
+        self._stuck_at = usage.log_id
 
     async def _free_bytes(self, margin_bytes: int = _MARGIN_BYTES) -> int:
         usage = await self._disk.run(self._disk.usage, self.directory)
-        return max(0, usage.free_bytes - min(margin_bytes, usage.total_bytes // 100))
+        margin_bytes = min(margin_bytes, usage.total_bytes // 100)
+        # A compaction that is killed leaves its copy, and the next start may need what was given for that.
+        given_bytes = await self._disk.run(self._flush_reserve.given_bytes)
+        return max(0, usage.free_bytes - given_bytes - margin_bytes)
 
     async def _compact_bundle(self, source_ids: Sequence[int]) -> int:
         """Rewrite these logs into one; return their number. ``CompactionError``: no log was deleted."""

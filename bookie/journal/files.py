@@ -25,9 +25,11 @@ from pathlib import Path
 import attrs
 
 from bookie.disk.disk import NO_SPACE, Disk, File
+from bookie.journal.flushed import note_flushed
 from bookie.journal.format import (
     ALIGNMENT_BYTES,
     FIRST_GROUP_OFFSET,
+    JournalMark,
     Predecessor,
     encode_first_block,
     journal_id_of,
@@ -117,7 +119,7 @@ class JournalFiles:
         try:
             allocated = file.size() // ALIGNMENT_BYTES * ALIGNMENT_BYTES
             if allocated == 0:  # a spare file that a crash has emptied
-                allocated = self.fill(file, 0, self._first_bytes)
+                allocated = self.fill(file, 0, self.first_bytes)
             # The header is written before the file gets its name. Under its name, a recycled file never shows
             # its old content.
             block = self._disk.aligned_buffer(FIRST_GROUP_OFFSET + ALIGNMENT_BYTES)
@@ -131,7 +133,8 @@ class JournalFiles:
         return file, allocated
 
     @property
-    def _first_bytes(self) -> int:
+    def first_bytes(self) -> int:
+        """The size of a new file while there is space."""
         return min(self._config.preallocate_bytes, self._config.file_bytes_max)
 
     @property
@@ -142,9 +145,9 @@ class JournalFiles:
     def _make(self, journal_id: int) -> Path:
         path = self.directory / f"{journal_name(journal_id)}.new"
         try:
-            self._make_filled(path, self._first_bytes)
+            self._make_filled(path, self.first_bytes)
         except OSError as exc:
-            if exc.errno not in NO_SPACE or self._first_bytes <= RESERVE_BYTES:
+            if exc.errno not in NO_SPACE or self.first_bytes <= RESERVE_BYTES:
                 raise
             self._make_filled(path, RESERVE_BYTES)  # what is left of the disk
         return path
@@ -179,7 +182,8 @@ class JournalFiles:
     def retire_below(self, journal_id: int) -> None:
         """Recycle or delete the files before this one, except for backups. A durable mark excludes them.
 
-        Creates the reserved file too, if there is none.
+        A file with holes is deleted: a write into a recycled one must find its blocks. Creates the reserved
+        file too, if there is none.
         """
         ids = sorted(
             old_id
@@ -189,10 +193,11 @@ class JournalFiles:
         changed = False
         for old_id in ids[: max(0, len(ids) - self._config.backups_max)]:
             path = self.directory / journal_name(old_id)
-            if not self._has_reserve and self._size(path) >= RESERVE_BYTES_MIN:
+            size_bytes = self._recyclable_bytes(path)
+            if not self._has_reserve and size_bytes >= RESERVE_BYTES_MIN:
                 self._rename(path, self._reserve)
                 self._has_reserve, self._is_cut = True, False
-            elif len(self._spares) < self._config.spare_files_max and self._is_worth_keeping(path):
+            elif len(self._spares) < self._config.spare_files_max and self._is_worth_keeping(size_bytes):
                 spare = self.directory / f"{_SPARE_PREFIX}{old_id:x}"
                 self._rename(path, spare)
                 self._spares.append(spare)
@@ -205,6 +210,48 @@ class JournalFiles:
             self._make_reserve()
         elif not self._is_cut:
             self._cut_reserve()
+
+    def can_give_back(self) -> bool:
+        """True if ``give_back`` works here; or if there is no file that would need it."""
+        for name in self._disk.list_directory(self.directory):
+            if journal_id_of(name) is not None:
+                file = self._disk.open(self.directory / name, write=True)
+                try:
+                    end = -(-file.size() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+                    return file.give_back(end, end + ALIGNMENT_BYTES)  # where nothing is
+                except OSError:
+                    return False
+                finally:
+                    file.close()
+        return True
+
+    def give_back(self, mark: JournalMark) -> bool:
+        """Free the space below a durable mark, in the file that it names. For a full disk.
+
+        Returns:
+            False: The file system cannot do it, or has no space for the note that comes first.
+        """
+        stop = mark.offset // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        if mark.journal_id == 0 or stop <= FIRST_GROUP_OFFSET:
+            return True
+        path = self.directory / journal_name(mark.journal_id)
+        try:
+            file = self._disk.open(path, write=True)
+        except FileNotFoundError:
+            return True  # it was closed in order, and is gone
+        try:
+            note_flushed(self._disk, self.directory, mark)
+            return file.give_back(FIRST_GROUP_OFFSET, stop)
+        except OSError as exc:
+            log.warning("%s: its first part is not freed: %s", path, exc)
+            return False
+        finally:
+            file.close()
+
+    def drop_spares(self) -> None:
+        """Delete the spare files, on a full disk: what waits for a flush needs their space."""
+        while self._spares:
+            self._disk.unlink(self._spares.popleft())
 
     def _rename(self, old: Path, new: Path) -> None:
         self._disk.rename(old, new)
@@ -237,13 +284,12 @@ class JournalFiles:
             file.close()
         self._is_cut = True
 
-    def _size(self, path: Path) -> int:
+    def _recyclable_bytes(self, path: Path) -> int:
         file = self._disk.open(path)
         try:
-            return file.size()
+            return 0 if file.has_holes() else file.size()
         finally:
             file.close()
 
-    def _is_worth_keeping(self, path: Path) -> bool:
-        size_bytes = self._size(path)
+    def _is_worth_keeping(self, size_bytes: int) -> bool:
         return self._config.file_bytes_max // 2 <= size_bytes < self._config.file_bytes_max + ALIGNMENT_BYTES

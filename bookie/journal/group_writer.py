@@ -199,7 +199,8 @@ class GroupWriter:
         self._journal_id = self._next_id
         self._next_id += 1
         self._position = FIRST_GROUP_OFFSET
-        self._fills_ahead = not self.is_lazy
+        # A smaller file was made of what a full disk had left, which a flush or a compaction may need.
+        self._fills_ahead = not self.is_lazy and self._allocated >= self._files.first_bytes
         self._publish()
 
     @property

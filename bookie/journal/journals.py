@@ -68,14 +68,14 @@ class Journals:
         self,
         journal_ids: Sequence[Sequence[int]],
         marks: Marks,
-        apply: Callable[[Sequence[bytes]], Awaitable[None]],
+        apply: Callable[[Sequence[bytes], Marks], Awaitable[None]],
         *,
         closed: Sequence[bool] | None = None,
         wall_ms: Callable[[], int],
         skip_damaged: OnDamage | None = None,
         accepts_losses: bool = False,
     ) -> list[NextFile]:
-        """Call ``apply`` with all records after the marks, one journal after the other.
+        """Call ``apply`` with all records after the marks, journal by journal, and the marks after them.
 
         Args:
             journal_ids: The result of ``scan``.
@@ -88,8 +88,12 @@ class Journals:
         Raises:
             StartError: A journal file is missing or damaged. Nothing was changed.
         """
-        nexts = []
+        nexts: list[NextFile] = []
         closed = closed or [False] * len(self.files)
+
+        async def apply_to(records: Sequence[bytes], end: JournalMark) -> None:
+            await apply(records, (*[one.end for one in nexts], end, *marks[len(nexts) + 1 :]))
+
         for files, ids, mark, is_closed in zip(self.files, journal_ids, marks, closed, strict=True):
             if accepts_losses and not ids and mark != NO_MARK:
                 log.error(
@@ -110,7 +114,7 @@ class Journals:
                 files.directory,
                 ids,
                 mark,
-                apply,
+                apply_to,
                 is_closed=is_closed,
                 skip_damaged=skip_damaged,
             )

@@ -29,6 +29,7 @@ import attrs
 from bookie.digest_checker import checksum_type
 from bookie.disk.disk import Disk
 from bookie.errors import FormatError, JournalCorruptError, JournalMissingError
+from bookie.journal.flushed import replay_start
 from bookie.journal.format import (
     FILE_HEADER_BYTES,
     FIRST_GROUP_OFFSET,
@@ -58,6 +59,7 @@ from ledger.runtime.log_lines import get_logger
 log = get_logger(__name__)
 
 _WINDOW_BYTES = 4 << 20
+PIECE_BYTES = 256 << 10  # applied at once, or one group
 _GROUP_BYTES_MAX = 48 << 20  # the largest group this program writes is 2 x 16 MiB and one record
 _UNCHECKED_BYTES_MAX = 1 << 20  # of Apache's records in one step of the iteration
 
@@ -364,12 +366,12 @@ async def read_journal(
     directory: Path,
     journal_ids: Sequence[int],
     mark: JournalMark,
-    apply: Callable[[Sequence[bytes]], Awaitable[None]],
+    apply: Callable[[Sequence[bytes], JournalMark], Awaitable[None]],
     *,
     is_closed: bool = False,
     skip_damaged: OnDamage | None = None,
 ) -> JournalEnd:
-    """Call ``apply`` with all records from the mark on, in order. Return where the journal ends.
+    """Call ``apply`` with all records from the mark on, in order, and their end. Return where it ends.
 
     Args:
         is_closed: The journal was closed in order at the mark. Then no record is after it, and its file may
@@ -378,10 +380,10 @@ async def read_journal(
             of a damaged group the entries whose own checksum holds. None: damage is an error.
 
     Raises:
-        JournalMissingError: A file that is needed is missing. Nothing was changed.
-        JournalCorruptError: Acknowledged records are damaged. Nothing was changed.
+        JournalMissingError, JournalCorruptError: A file with acknowledged records is missing or damaged.
     """
     last_id = journal_ids[-1] if journal_ids else 0
+    mark = await disk.run(replay_start, disk, directory, journal_ids, mark)
     wanted = [journal_id for journal_id in journal_ids if journal_id >= mark.journal_id]
     synced = await disk.run(read_last_synced, disk, directory)
     if synced > mark and synced.offset > FIRST_GROUP_OFFSET:
@@ -400,7 +402,7 @@ async def read_journal(
                 _check_predecessor(path, scan.predecessor, end, wanted, skip_damaged)
                 groups = scan.groups(mark.offset if journal_id == mark.journal_id else 0)
                 while (records := await disk.run(_some_groups, groups)) is not None:
-                    await apply(records)
+                    await apply(records, JournalMark(journal_id, scan.end))
                 reached = JournalMark(journal_id, scan.end)
                 end = max(mark, reached) if is_closed else reached  # an emptied file ends before its mark
             except FormatError as exc:
@@ -478,13 +480,13 @@ def _open_scan(
 
 
 def _some_groups(groups: Iterator[Sequence[bytes]]) -> Sequence[bytes] | None:
-    """Up to a window of records: one change of threads serves many small groups."""
+    """Some groups of records: one change of threads serves many small ones."""
     records: list[bytes] = []
     size_bytes = 0
     for group in groups:
         records += group
         size_bytes += sum(map(len, group))
-        if size_bytes >= _WINDOW_BYTES:
+        if size_bytes >= PIECE_BYTES:
             break
     return records or None
 

@@ -39,6 +39,7 @@ class Checkpointer:
         on_flushed: Callable[[], None],
     ) -> None:
         """``marks``: the marks found on disk. ``on_flushed`` is called when sealed caches are freed."""
+        self.gives_back = False  # space of journals below the marks, on a full disk; until that fails
         self.active_bytes = 0
         self.sealed_bytes = 0
         self._stores = stores
@@ -116,11 +117,19 @@ class Checkpointer:
             await self._progress.wait()
         self._failure.check()
 
+    async def wait_next(self) -> None:
+        """Return when another checkpoint is marked. Never, if the storage fails."""
+        marked_id = self._marked_id
+        while self._marked_id == marked_id:
+            await self._progress.wait()
+
     def _write_marks(self, marks: Marks | None) -> None:
         if marks is not None:
             self._last_marks.write(marks)
             for files, mark in zip(self._journals, marks, strict=True):
                 files.retire_below(mark.journal_id)  # after the marks are durable
+                if self.gives_back:
+                    self.gives_back = files.give_back(mark)
 
     def _marked(self, checkpoint_id: int, _: None, error: BaseException | None) -> None:
         if error is not None:

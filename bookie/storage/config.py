@@ -61,6 +61,9 @@ class StorageConfig:
     # How often a journal with unsynced adds is synced; None: when the next synced batch comes.
     sync_interval_s: float | None = None
     flush_interval_s: float = attrs.field(default=10, validator=attrs.validators.gt(0))
+    # On a full disk a running flush takes nothing of the reserve. It fails, and the next start has all of it,
+    # which gives space back with each piece that it flushes.
+    reserve_is_for_starts: bool = False
     # Accept empty directories in place of lost ones. The caller that sets it puts every ledger in limbo.
     accepts_losses: bool = False
     skip_damaged_journal: bool = False  # leave out what is damaged in the journal

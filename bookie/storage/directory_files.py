@@ -34,6 +34,11 @@ log = get_logger(__name__)
 START_FREE_BYTES = 48 << 20  # for opening the index, a journal file, and the flushes of a replay
 
 
+def is_space_scarce(disk: Disk, directory: Path) -> bool:
+    """True if less is free than a start may need, without what a reserve gives. Blocks."""
+    return disk.usage(directory).free_bytes < START_FREE_BYTES
+
+
 def open_directory_files(
     disk: Disk, directory: Path, index_directory: Path, config: StorageConfig, mark: JournalMark
 ) -> DirectoryFiles:
@@ -51,7 +56,7 @@ def open_directory_files(
     reserve = Reserve(disk, directory, 0, name=FLUSH_RESERVE)
     # On a full disk neither the index nor a journal could be opened, and no read could be served
     # (apache/bookkeeper#3150).
-    if disk.usage(directory).free_bytes < START_FREE_BYTES:
+    if is_space_scarce(disk, directory):
         _release(reserve, directory, "starting")
     index = open_index(disk, index_directory, config.index)
     try:
@@ -86,7 +91,7 @@ class DirectoryFiles:
             greatest_indexed=lambda: greatest_log_id(index),
         )
         self._disk, self._directory = disk, directory
-        self._reserve = reserve
+        self._reserve, self._keeps_reserve = reserve, config.reserve_is_for_starts
         self._is_broken = False  # a flush has begun and has not succeeded
 
     def flush(self, sealed: SealedCache) -> None:
@@ -99,7 +104,8 @@ class DirectoryFiles:
             ranges = self._append(sealed)
         except OSError as exc:
             has_no_space = exc.errno in (errno.ENOSPC, errno.EDQUOT)
-            if not has_no_space or not _release(self._reserve, self._directory, "flushing"):
+            may_use_reserve = has_no_space and not self._keeps_reserve
+            if not may_use_reserve or not _release(self._reserve, self._directory, "flushing"):
                 raise
             # What the failed attempt wrote is removed: the index names none of it. The whole cache goes into
             # another log.

@@ -21,9 +21,11 @@ from bookie.damage.scrubber import scrub_before_serving
 from bookie.digest_checker import DigestTypeOf
 from bookie.disk.disk import Disk
 from bookie.errors import BookieServerError, StartError, StorageFailedError, StorageFileError
+from bookie.journal.checkpoint import Marks
 from bookie.journal.journals import Journals
 from bookie.journal.last_mark import LastMarks, greatest_marks
 from bookie.storage.config import CURRENT, LOCK, StorageConfig
+from bookie.storage.directory_files import is_space_scarce
 from bookie.storage.directory_set import DirectorySet
 from bookie.storage.directory_store import DirectoryPlace, DirectoryStore, StorageParts, open_directory_store
 from bookie.storage.failure import Failure
@@ -121,6 +123,7 @@ async def _start(
     await threads[0].call(directory_set.stamp)
 
     storage = Storage(disk, config, stores, journals, last_marks, marks, failure)
+    await _give_back_if_full(storage, disk, marks)
     nexts = await journals.replay(
         journal_ids,
         marks,
@@ -130,16 +133,15 @@ async def _start(
         skip_damaged=log.error if config.skip_damaged_journal else None,
         accepts_losses=config.accepts_losses,
     )
-    # On a full disk the flushes fail. Then the replayed entries stay in memory and in the journal. The marks
-    # do not move, and no file of the journal is removed.
-    # All replayed entries become durable before a mark moves: until then a crash replays them again. The
-    # checkpoint removes journal files below the marks, and on a full disk the next file needs their space.
+    # If a flush fails on a full disk, what it had to write stays in memory and in the journal.
+    # Otherwise all replayed entries become durable now. The checkpoint removes journal files below the marks,
+    # and on a full disk the next file needs their space.
     if failure.full is None:
         storage.checkpointer.begin(tuple([one.end for one in nexts]))
         await storage.checkpointer.wait_marked()
     else:
         # The journal may get records before a checkpoint moves the mark.
-        await threads[0].call(partial(last_marks.reopen, marks))
+        await threads[0].call(partial(last_marks.reopen, storage.checkpointer.marks))
     _close_later(stack, partial(_close_marks, storage, last_marks))
     _close_later(stack, journals.aclose)
     try:
@@ -151,11 +153,25 @@ async def _start(
     if failure.full is None:
         storage.checkpointer.begin(journals.marks)
         await storage.checkpointer.wait_marked()
+        storage.checkpointer.gives_back = False
     failure.is_starting = False
     if config.scrub.on_start:
         await scrub_before_serving([store.scrubber for store in stores])
     _close_later(stack, partial(_checkpoint, storage))
     return storage
+
+
+async def _give_back_if_full(storage: Storage, disk: Disk, marks: Marks) -> None:
+    """Free what journals hold and no longer need, so that what they still need can be flushed."""
+    checkpointer, thread, journals = storage.checkpointer, storage.stores[0].thread, storage.journals.files
+    if not any([await thread.call(partial(is_space_scarce, disk, one.directory)) for one in storage.stores]):
+        return
+    for files in journals:
+        await thread.call(files.drop_spares)
+    checkpointer.gives_back = all([await thread.call(files.can_give_back) for files in journals])
+    if checkpointer.gives_back:
+        checkpointer.begin(marks)
+        await checkpointer.wait_marked()
 
 
 def _lock(locks: ExitStack, disk: Disk, config: StorageConfig) -> None:

@@ -34,7 +34,7 @@ from bookie.journal.format import explicit_lac_record, fence_record, key_record
 from bookie.journal.group_commit import OnDurable, WriteBatch
 from bookie.journal.journals import Journals
 from bookie.journal.last_mark import LastMarks
-from bookie.journal.replay import apply_records
+from bookie.journal.replay import PIECE_BYTES, apply_records
 from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord, SharedKeys, lac_of_packet
 from bookie.storage.checkpointer import Checkpointer
 from bookie.storage.config import StorageConfig
@@ -44,6 +44,7 @@ from bookie.storage.failure import Failure
 from bookie.storage.write_cache import ENTRY_OVERHEAD_BYTES
 from ledger.packed_entries import PackedEntries
 
+GROUP_BYTES = 3 << 20  # of the journal, at most; the smallest piece that can be flushed
 _OVERHEAD_BYTES = ENTRY_OVERHEAD_BYTES + 4
 
 
@@ -107,6 +108,12 @@ class Storage:
     def backlog_bytes(self) -> int:
         """Bytes of entries that are not flushed, with their overhead in memory."""
         return self.checkpointer.active_bytes + self.checkpointer.sealed_bytes
+
+    @property
+    def start_bytes(self) -> int:
+        """Bytes that another start on this full disk needs: for the backlog, or for a piece of it."""
+        backlog_bytes = self.backlog_bytes
+        return min(backlog_bytes, GROUP_BYTES) if self.checkpointer.gives_back else backlog_bytes
 
     # --- writing ---
 
@@ -499,11 +506,19 @@ class Storage:
 
     # --- replay ---
 
-    async def replay(self, records: Sequence[bytes]) -> None:
-        """Apply records of a journal, and checkpoint when the write cache is full."""
+    async def replay(self, records: Sequence[bytes], marks: Marks) -> None:
+        """Apply records of a journal, and checkpoint when the write cache is full.
+
+        The marks move with it: on a full disk the next start must not write the same entries once more. Where
+        that gives space of the journals back, each piece is flushed.
+
+        Args:
+            marks: Up to where each journal is applied with these records.
+        """
         apply_records(self, self.new_batch(), records)  # dropped: the records are in the journal already
         checkpointer = self.checkpointer
         checkpointer.active_bytes += sum(map(len, records)) + _OVERHEAD_BYTES * len(records)
-        if checkpointer.active_bytes >= self._seal_at_bytes and self.failure.full is None:
-            checkpointer.begin(checkpointer.marks)
+        seal_at_bytes = PIECE_BYTES if checkpointer.gives_back else self._seal_at_bytes
+        if checkpointer.active_bytes >= seal_at_bytes and self.failure.full is None:
+            checkpointer.begin(marks)
             await checkpointer.wait_marked()

@@ -18,7 +18,7 @@ from subprocess import PIPE
 import trio
 
 import dlog
-from bookie.embedded import host
+from bookie.embedded import garbage, host
 from bookie.errors import BookieServerError
 from dlog.connect import prepare_embedded_namespace
 from dlog.context import NamespaceContext
@@ -100,7 +100,8 @@ async def run_until_told(
 
 async def run(directory: Path, log: str) -> None:
     """Do everything at once."""
-    vars(host)["ENTRY_LOG_BYTES_MAX"] = 256 << 10  # so that logs are complete, and compacted, after a moment
+    # So that logs are complete, and compacted, after a moment.
+    vars(garbage)["ENTRY_LOG_BYTES_MAX"] = 256 << 10
     impatient = ClientConfig(unavailable_timeout_s=0.2)  # what is in flight has an outcome soon
     async with open_embedded_stack(directory, impatient) as stack:
         path = await prepare_embedded_namespace(stack.store)

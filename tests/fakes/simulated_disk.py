@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from bookie.disk.disk import Buffer, Disk, DiskThread, DiskUsage, File
+from bookie.disk.disk import BLOCK_BYTES, Buffer, Disk, DiskThread, DiskUsage, File
 from bookie.disk.key_values import KeyValues, Operation
 from bookie.errors import BookieServerError, DirectoryInUseError, StartError
 from ledger.runtime.tasks.next_turn import call_next_turn
@@ -39,6 +39,7 @@ class Inode:
         self.durable_size = 0
         self.durable: dict[int, bytes] = {}
         self.newer: dict[int, list[bytes]] = {}  # unsynced versions of each sector; any of them may survive
+        self.holes: set[int] = set()  # blocks without space
 
     def sector(self, index: int) -> bytes:
         versions = self.newer.get(index)
@@ -67,6 +68,18 @@ class Inode:
             if index >= first and (stop is None or index < stop):
                 self.durable[index] = self.newer.pop(index)[-1]
 
+    @property
+    def used_bytes(self) -> int:
+        return (-(-self.size // BLOCK_BYTES) - len(self.holes)) * BLOCK_BYTES
+
+    def holes_in(self, start: int, stop: int) -> set[int]:
+        return self.holes & set(range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)))
+
+    def punch(self, start: int, stop: int) -> None:
+        """Make holes; until the next sync a power cut may bring back what was there."""
+        self.write(bytes(stop - start), start)
+        self.holes.update(range(start // BLOCK_BYTES, stop // BLOCK_BYTES))
+
     def cut(self, size_bytes: int) -> None:
         """Cut the end off; what was there may survive a power cut, as zeros or as it was."""
         first = -(-size_bytes // SECTOR)
@@ -77,6 +90,7 @@ class Inode:
             kept = self.sector(index)[: size_bytes % SECTOR]
             self.newer.setdefault(index, []).append(kept.ljust(SECTOR, b"\0"))
         self.size = size_bytes
+        self.holes = {block for block in self.holes if block * BLOCK_BYTES < size_bytes}
 
     def survivor(self, rng: random.Random, chance: float) -> Inode:
         after = Inode()
@@ -85,6 +99,7 @@ class Inode:
             if rng.random() < chance:
                 after.durable[index] = rng.choice(versions)
         after.size = after.durable_size = self.size if rng.random() < chance else self.durable_size
+        after.holes = {block for block in self.holes if (block + 1) * BLOCK_BYTES <= after.size}
         return after
 
 
@@ -104,6 +119,7 @@ class SimulatedDisk(Disk):
         self.fail_if: Callable[[str], bool] = lambda what: False
         self.capacity_bytes: int | None = None
         self.full_at: int | None = None  # from this step on there is no space
+        self.can_give_back = True
         self.trace: list[str] = []
         self.turns = turns
         self._tree_moves: list[tuple[Path, Path]] = []  # directories renamed since the last sync of one
@@ -134,7 +150,7 @@ class SimulatedDisk(Disk):
 
     def used_bytes(self) -> int:
         """The space of files and indexes, with one block for each name."""
-        files = sum(4096 + -(-inode.size // 4096) * 4096 for inode in self.names.values())
+        files = sum(BLOCK_BYTES + inode.used_bytes for inode in self.names.values())
         return files + sum(sum(map(len, state.now.values())) for state in self.maps.values())
 
     def after_power_cut(self, rng: random.Random) -> SimulatedDisk:
@@ -144,7 +160,7 @@ class SimulatedDisk(Disk):
         self._tree_moves.clear()
         chance = rng.choice([0.0, 0.5, 0.9, 1.0])
         disk = SimulatedDisk(None if self.turns is None else random.Random(rng.random()))
-        disk.capacity_bytes = self.capacity_bytes
+        disk.capacity_bytes, disk.can_give_back = self.capacity_bytes, self.can_give_back
         inodes: dict[int, Inode] = {}
         for directory in sorted(self._durable.keys() | self._changes.keys()):
             names = rng.choice([self._durable.get(directory, {}), *self._changes.get(directory, [])])
@@ -299,8 +315,12 @@ class SimulatedFile(File):
         except OSError:
             self.inode.write(content, offset)  # the write had begun: any part of it may have reached the disk
             raise
-        if offset + len(content) > self.inode.size:
-            self.disk.allocate(offset + len(content) - self.inode.size, f"{what} {self.path}")
+        stop = offset + len(content)
+        holes = self.inode.holes_in(offset, stop)
+        if holes or stop > self.inode.size:
+            growth = max(0, stop - self.inode.size) + len(holes) * BLOCK_BYTES
+            self.disk.allocate(growth, f"{what} {self.path}")
+        self.inode.holes -= holes
         self.inode.write(content, offset)
 
     def pwrite(self, data: Buffer, offset: int) -> None:
@@ -337,6 +357,16 @@ class SimulatedFile(File):
             self.inode.cut(size_bytes)
             return
         self._write(bytes(size_bytes - self.inode.size), self.inode.size, "grow")
+
+    def give_back(self, start: int, stop: int) -> bool:
+        assert start % BLOCK_BYTES == stop % BLOCK_BYTES == 0, "only whole blocks take less space"
+        if self.disk.can_give_back and start < self.inode.size:
+            self.disk.step(f"give back {self.path}")
+            self.inode.punch(start, stop)
+        return self.disk.can_give_back
+
+    def has_holes(self) -> bool:
+        return bool(self.inode.holes)
 
     def close(self) -> None:
         pass

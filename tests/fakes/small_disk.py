@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bookie.disk.disk import Buffer, DiskUsage, File
@@ -42,6 +42,13 @@ class SmallFile(RealFile):
         self._grow(len(data), offset)
         super().write_durably(data, offset)
 
+    def give_back(self, start: int, stop: int) -> bool:
+        if not self.disk.can_give_back or not super().give_back(start, stop):
+            return False
+        if start < self.size():
+            self.disk.on_given_back()
+        return True
+
 
 class SmallDisk(RealDisk):
     """So many bytes for all files under a directory, but for the index, whose files are RocksDB's own."""
@@ -52,6 +59,8 @@ class SmallDisk(RealDisk):
         self.total_bytes = total_bytes
         self.others_bytes = 0  # what other programs have written there
         self.has_refused = False
+        self.can_give_back = True
+        self.on_given_back: Callable[[], None] = lambda: None
 
     def used_bytes(self) -> int:
         used = self.others_bytes
@@ -59,7 +68,8 @@ class SmallDisk(RealDisk):
             if not path.endswith("/index"):
                 for name in names:
                     with contextlib.suppress(FileNotFoundError):
-                        used += os.stat(os.path.join(path, name)).st_size
+                        found = os.stat(os.path.join(path, name))
+                        used += min(found.st_size, found.st_blocks * 512)
         return used
 
     def free_bytes(self) -> int:

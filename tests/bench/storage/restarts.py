@@ -111,7 +111,7 @@ async def _write_journal(
             failures.append(error)
         synced.set()
 
-    async def no_records(records: Sequence[bytes]) -> None:
+    async def no_records(records: Sequence[bytes], _: object) -> None:
         raise AssertionError("the journal is new")
 
     journals = Journals(disk, [directory], config)

@@ -4,20 +4,32 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import cast
 
+import attrs
 import pytest
 import trio
+from trio.testing import MockClock
 
 import dlog
-from bookie.embedded.bound_metadata import ACCEPT
-from bookie.embedded.garbage import AFTER_DELETION_S, EmbeddedGarbage
+from bookie.embedded.bound_metadata import ACCEPT, BoundMetadata
+from bookie.embedded.garbage import (
+    AFTER_DELETION_S,
+    FIRST_ROUND_S,
+    FULL_INTERVAL_S,
+    EmbeddedGarbage,
+    compaction_for,
+    entry_log_bytes_for,
+)
 from bookie.embedded.host import HostedBookie
+from bookie.gc.collector import GarbageCollector
 from dlog.connect import prepare_embedded_namespace
 from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
@@ -124,10 +136,15 @@ async def test_closing_collects_a_log_deleted_just_before(tmp_path: Path) -> Non
     assert entry_bytes(tmp_path) == 0
 
 
-async def test_a_collection_follows_a_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_a_collection_follows_a_deletion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    """On a full disk at once: who deletes waits for the space."""
     async with opened(tmp_path) as (namespace, _):
         await fill(namespace, "log", 2)
-    monkeypatch.setattr("bookie.embedded.garbage.AFTER_DELETION_S", AFTER_DELETION_S / 1000)
+    after_s = math.inf if is_full else AFTER_DELETION_S / 1000
+    monkeypatch.setattr("bookie.embedded.garbage.AFTER_DELETION_S", after_s)
     async with opened(tmp_path) as (namespace, stack):
         garbage = stack.hosting.garbage
         assert garbage is not None
@@ -141,10 +158,44 @@ async def test_a_collection_follows_a_deletion(tmp_path: Path, monkeypatch: pyte
                 done.set()
 
         monkeypatch.setattr(garbage, "collect", watched)
+        monkeypatch.setattr(garbage, "_is_full", lambda: is_full)
         await namespace.delete_log("log")
         with trio.fail_after(30):
             await done.wait()
         assert entry_bytes(tmp_path) == 0
+
+
+@attrs.define
+class Rounds:
+    """In place of a collector: counts the rounds."""
+
+    count: int = 0
+
+    def force(self, *, minor: bool) -> None:
+        assert minor
+
+    async def run_round(self) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_on_a_full_disk_rounds_come_often_for_what_other_processes_delete(
+    autojump_clock: MockClock, is_full: bool
+) -> None:
+    rounds = Rounds()
+    garbage = EmbeddedGarbage(
+        cast(GarbageCollector, rounds), Path("d"), cast(BoundMetadata, None), lambda: is_full
+    )
+    with trio.move_on_after(FIRST_ROUND_S + 1):
+        await garbage.run()
+    assert rounds.count == (FIRST_ROUND_S // FULL_INTERVAL_S if is_full else 1)
+
+
+def test_a_disk_of_any_size_has_many_entry_logs_and_a_reserve_for_the_live_part_of_one() -> None:
+    for total_bytes in (16 * MIB, 64 * MIB, 1 << 30, 1 << 34, 1 << 44):
+        log_bytes = entry_log_bytes_for(total_bytes)
+        assert MIB <= log_bytes <= min(64 * MIB, total_bytes // 16)
+        assert compaction_for(log_bytes).reserve_bytes > log_bytes
 
 
 @pytest.mark.parametrize("loss", ["deleted", "emptied", "without its WAL", "wiped"])

@@ -8,9 +8,10 @@ import asyncio
 import errno
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,6 +23,7 @@ import dlog.blocking
 from bookie.bookie import Bookie, open_bookie
 from bookie.embedded import host
 from bookie.embedded.space import Space
+from bookie.gc.compaction_rules import CompactionConfig
 from dlog.errors import WriterDiskFullError
 from ledger.metadata_store.sqlite_store.reserve import LOAN_BYTES, RESERVE_BYTES, SpaceReserve
 from tests.fakes.small_disk import SmallDirectory, SmallDisk, small_directory
@@ -190,6 +192,58 @@ async def test_a_full_directory_opens_for_all_but_appends_as_often_as_it_must(sm
     assert sum(sizes) <= 1.3 * sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
 
 
+async def fill_in_turns(writers: Sequence[dlog.LogWriter], counts: list[int]) -> None:
+    """Append to one log after the other, so that their entries lie beside each other, until it fails."""
+
+    async def append() -> None:
+        while sum(counts) < 20_000:
+            for at, writer in enumerate(writers):
+                await writer.append(payload(counts[at]))
+                counts[at] += 1
+
+    with pytest.raises(WriterDiskFullError) as caught:
+        await append()
+    assert caught.value.outcome is dlog.RecordOutcome.NOT_WRITTEN
+
+
+@pytest.mark.slow
+async def test_on_a_disk_that_dlog_alone_has_filled_a_deleted_log_gives_its_space_to_others(
+    small: SmallDirectory,
+) -> None:
+    """Its entries lie beside living ones. Again and again: no round may use up what the next one needs."""
+    async with (
+        dlog.open_namespace(uri_of(small)) as namespace,
+        namespace.open_writer("kept", create=True) as kept,
+    ):
+        count = 0
+        for turn in range(3):
+            counts = [count, 0]
+            with suppress(WriterDiskFullError):  # once more when the writer is closed
+                async with namespace.open_writer("gone", create=True) as gone:
+                    await fill_in_turns([kept, gone], counts)
+            assert counts[1] > 200, "it gets its share of the disk each time"
+            await namespace.delete_log("gone")
+            await reopened(kept, counts[0])
+            count = counts[0] + 1
+            assert await read_all(namespace, "kept") == [payload(number) for number in range(count)], turn
+
+
+@pytest.mark.slow
+async def test_on_a_disk_that_dlog_alone_has_filled_a_truncated_log_goes_on_itself(
+    small: SmallDirectory,
+) -> None:
+    async with dlog.open_namespace(uri_of(small)) as namespace:
+        async with namespace.open_writer("a", create=True) as writer:
+            for number in range(1000):
+                await writer.append(payload(number))
+        async with namespace.open_writer("a") as writer:  # the second segment
+            count, _ = await append_until_full(writer, 1000)
+            await namespace.truncate_log("a", dlog.DLSN(2, 0, 0))
+            await namespace.purge_log("a")
+            await reopened(writer, count)
+        assert await read_all(namespace, "a") == [payload(number) for number in range(1000, count + 1)]
+
+
 @pytest.mark.slow
 async def test_a_directory_opens_after_its_given_reserve_was_taken(small: SmallDirectory) -> None:
     """As after a kill: another program takes what the bookie was given."""
@@ -318,17 +372,40 @@ async def test_an_attached_process_and_the_tasks_of_a_nursery_are_told_the_cause
         check_says_why(error, small)
 
 
+@pytest.mark.parametrize("free_bytes", [2 * MIB, 20 * MIB])
+async def test_what_the_reserves_have_given_is_taken_back_before_anybody_appends(
+    small: SmallDirectory, free_bytes: int
+) -> None:
+    """Appends would use it up. While there are none it stays free: a deletion needs space as well."""
+    disk, current = SmallDisk(small.path, 64 * MIB), small.path / "current"
+    current.mkdir()
+    rights = SimpleNamespace(writable=None)
+    bookie = SimpleNamespace(storage=SimpleNamespace(full=None), service=SimpleNamespace(rights=rights))
+    names = [current / "flush.reserve", current / "compaction.reserve"]
+    for name in names:
+        name.touch()
+    disk.others_bytes = disk.free_bytes() - free_bytes
+    metadata = cast(SpaceReserve, SimpleNamespace(missing_bytes=lambda: 0))
+    space = Space(cast(Bookie, bookie), disk, current, metadata, CompactionConfig(reserve_bytes=2 * MIB))
+    await space.check()
+    assert rights.writable == (free_bytes == 20 * MIB)
+    held = [name.stat().st_size for name in names]
+    assert held == ([3 * MIB, 2 * MIB] if rights.writable else [0, 0])
+
+
 def test_what_the_reserves_have_given_does_not_count_as_free_for_appends(small: SmallDirectory) -> None:
     disk, current, bookie = SmallDisk(small.path, 64 * MIB), small.path / "current", cast(Bookie, None)
     current.mkdir()
     fd = os.open(small.path, os.O_RDONLY)
     try:
         metadata = SpaceReserve(fd, "metadata.reserve")
-        space = Space(bookie, disk, current, metadata)
+        space = Space(bookie, disk, current, metadata, CompactionConfig(reserve_bytes=2 * MIB))
         (current / "flush.reserve").touch()
         metadata.fill()
-        assert space.free_bytes() == disk.free_bytes() - MIB
+        assert space.free_bytes() == disk.free_bytes() - 3 * MIB
         metadata.lend()
-        assert space.free_bytes() == disk.free_bytes() - MIB - LOAN_BYTES
+        assert space.free_bytes() == disk.free_bytes() - 3 * MIB - LOAN_BYTES
+        (current / "compaction.reserve").touch()
+        assert space.free_bytes() == disk.free_bytes() - 5 * MIB - LOAN_BYTES
     finally:
         os.close(fd)

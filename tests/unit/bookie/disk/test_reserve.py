@@ -64,3 +64,12 @@ def test_a_loan_is_a_piece_that_does_not_count_as_free_and_is_filled_again(tmp_p
     while reserve.fill():
         pass
     assert (reserve.held_bytes(), reserve.given_bytes()) == (3 * LOAN_BYTES, 0)
+
+
+def test_a_reserve_that_is_not_wanted_yet_is_not_made(tmp_path: Path) -> None:
+    free_bytes = LargeDisk().usage(tmp_path).free_bytes
+    far = Reserve(LargeDisk(), tmp_path, 1 << 20, name="far", below_bytes=free_bytes)
+    assert not far.fill()
+    assert (far.given_bytes(), list(tmp_path.iterdir())) == (0, [])
+    near = Reserve(LargeDisk(), tmp_path, 1 << 20, name="near", below_bytes=free_bytes + 1)
+    assert near.fill()

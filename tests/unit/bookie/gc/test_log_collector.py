@@ -12,6 +12,7 @@ import attrs
 import pytest
 import trio
 
+from bookie.disk.disk import DiskUsage
 from bookie.entrylog.compaction_files import unfinished_compactions
 from bookie.entrylog.format import HEADER_BYTES, decode_header, encode_header, entry_log_name
 from bookie.errors import CompactionError, NoLedgerError, StorageFailedError
@@ -306,6 +307,60 @@ async def test_a_full_disk_is_compacted_with_the_space_of_the_reserve(has_reserv
             assert log_bytes > 400_000
             assert collector.stats.compacted_logs == 0
         assert await readable(storage, {1: range(200)})
+
+
+@pytest.mark.parametrize("is_pressed", [True, False])
+async def test_on_a_full_disk_a_log_is_rewritten_for_any_dead_byte(tmp_path: Path, is_pressed: bool) -> None:
+    """Until there is space: one of many logs was deleted, and each entry log has a little of it."""
+    config = attrs.evolve(COMPACTION, pressed_bytes=1 << 62 if is_pressed else 0)
+    async with opened(tmp_path, config) as storage:
+        await complete_log(storage, {1: range(99), 2: range(1)})
+        whole = await complete_log(storage, {1: range(100, 200)})
+        await storage.delete_ledger(2)
+        await collect(storage, CompactionLevel.MINOR)
+        rewritten = {whole: {1: 13200}, 2: {1: 13068}}
+        assert logs(tmp_path) == (rewritten if is_pressed else {0: {1: 13068, 2: 132}, whole: {1: 13200}})
+        assert await readable(storage, {1: range(99)})
+
+
+async def half_dead_log(disk: SmallDisk, config: CompactionConfig, *, free_bytes: int) -> tuple[int, bool]:
+    """Collect one log, half of it dead, of 40 KB: the logs rewritten, and whether all entries are there."""
+    disk.capacity_bytes = 8 << 20
+    async with open_storage(disk, small(config), wall_ms=lambda: 1000) as storage:
+        await complete_log(storage, {1: range(150), 2: range(150)})
+        await storage.delete_ledger(2)
+        for name in ("compaction.reserve", "flush.reserve"):  # empty: they were given
+            disk.open(Path("/l/current") / name, create=True, write=True).close()
+        disk.capacity_bytes = disk.used_bytes() + free_bytes
+        collector = await collect(storage)
+        return collector.stats.compacted_logs, await readable(storage, {1: range(150)})
+
+
+@pytest.mark.parametrize(("given_bytes", "compacted_logs"), [(0, 1), (1 << 20, 0)])
+async def test_a_compaction_takes_nothing_of_what_was_given_to_flushes(
+    given_bytes: int, compacted_logs: int
+) -> None:
+    """It may be killed, and leave its copy. Then the next start would lack the space."""
+    config = attrs.evolve(COMPACTION, flush_reserve_bytes=given_bytes)
+    assert await half_dead_log(SmallDisk(), config, free_bytes=128 << 10) == (compacted_logs, True)
+
+
+@pytest.mark.parametrize(("reserve_bytes", "compacted_logs"), [(0, 0), (64 << 10, 1)])
+async def test_a_compaction_uses_what_an_earlier_one_was_given(
+    reserve_bytes: int, compacted_logs: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To the last byte; without a reserve a part of the disk is left free for the index and the journal."""
+    disk = SmallDisk()
+    config = attrs.evolve(COMPACTION, reserve_bytes=reserve_bytes)
+    usage = disk.usage
+
+    def large(path: Path) -> DiskUsage:
+        return DiskUsage(8 << 20, usage(path).free_bytes)  # of which one percent is left free
+
+    disk.usage = large  # type: ignore[method-assign]
+    assert await half_dead_log(disk, config, free_bytes=64 << 10) == (compacted_logs, True)
+    said = "too full to free 19800 bytes of 0.log: a copy of its 19800 living bytes must fit"
+    assert (said in caplog.text) == (not compacted_logs)
 
 
 async def test_a_disk_that_fills_up_during_a_compaction_ends_only_that() -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import attrs
 import pytest
 
-from bookie.disk.disk import File
+from bookie.disk.disk import Buffer, File
+from bookie.disk.real_disk import RealDisk, RealFile
 from bookie.errors import StorageFailedError
-from bookie.journal.files import JournalConfig, JournalFiles
+from bookie.journal.files import RESERVE_BYTES, JournalConfig, JournalFiles
 from bookie.journal.group_commit import WriteBatch
 from bookie.journal.group_writer import FILL_AHEAD_BYTES
 from bookie.journal.journal import Journal
@@ -98,6 +99,34 @@ async def test_a_full_disk_stops_no_group_that_has_space(tmp_path: Path, fills: 
         assert len(fills.ahead()) == 1, "it is not tried for each group"
         assert count * RECORD_BYTES > LARGE.preallocate_bytes - 3 * RECORD_BYTES
     assert await replayed(tmp_path) == [entry(number, RECORD_BYTES) for number in range(count)]
+
+
+class FullDisk(RealDisk):
+    """So many bytes are left for a new file."""
+
+    def open(self, path: Path, *, create: bool = False, write: bool = False, direct: bool = False) -> File:
+        return FullFile(super().open(path, create=create, write=write, direct=direct))
+
+
+class FullFile(RealFile):
+    def __init__(self, file: File) -> None:
+        assert isinstance(file, RealFile)
+        super().__init__(file._path, file._descriptor, direct=file.direct)
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        if offset + len(data) > RESERVE_BYTES:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().pwrite(data, offset)
+
+
+async def test_a_file_made_of_what_a_full_disk_had_left_is_not_filled_ahead(
+    tmp_path: Path, fills: Fills
+) -> None:
+    """A flush or a compaction may need the space more than a record that may never come."""
+    async with opened(tmp_path, LARGE, disk=FullDisk()) as journal:
+        for number in range(10):
+            assert await add_one(journal, number) is None
+    assert fills.all == []
 
 
 @pytest.mark.parametrize(("error", "sync"), [(errno.EIO, True), (errno.ENOSPC, False)])

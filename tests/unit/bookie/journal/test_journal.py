@@ -94,7 +94,7 @@ async def add(journal: Journal, records: list[bytes], *, sync: bool = True) -> B
 async def replayed(directory: Path, mark: JournalMark = NO_MARK) -> list[bytes]:
     records: list[bytes] = []
 
-    async def apply(some: Sequence[bytes]) -> None:
+    async def apply(some: Sequence[bytes], _: object) -> None:
         records.extend(some)
 
     ids = JournalFiles(RealDisk(), directory, SMALL).scan()

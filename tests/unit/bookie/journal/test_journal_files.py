@@ -12,7 +12,16 @@ import pytest
 from bookie.disk.disk import File
 from bookie.disk.real_disk import RealDisk
 from bookie.journal.files import RESERVE_BYTES, JournalConfig, JournalFiles
-from bookie.journal.format import FIRST_GROUP_OFFSET, Predecessor, decode_file_trailer, journal_name
+from bookie.journal.flushed import read_flushed
+from bookie.journal.format import (
+    FIRST_GROUP_OFFSET,
+    NO_MARK,
+    JournalMark,
+    Predecessor,
+    decode_file_trailer,
+    journal_name,
+)
+from tests.fakes.small_disk import SmallDisk
 
 SMALL = JournalConfig(file_bytes_max=64 << 10, preallocate_bytes=64 << 10, group_bytes_max=8 << 10)
 
@@ -147,3 +156,94 @@ def test_a_journal_that_becomes_the_reserve_is_cut_to_its_size(tmp_path: Path) -
     assert files.scan() == [2]
     files.retire_below(2)
     assert (tmp_path / "reserve").stat().st_size == RESERVE_BYTES
+
+
+BLOCKS = attrs.evolve(SMALL, file_bytes_max=256 << 10, preallocate_bytes=256 << 10)
+MARK = JournalMark(1, 100_000)
+
+
+def allocated_bytes(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+def test_space_below_the_mark_is_given_back_and_all_else_stays(tmp_path: Path) -> None:
+    files = JournalFiles(RealDisk(), tmp_path, BLOCKS)
+    make(files, 1)
+    path = tmp_path / journal_name(1)
+    head = path.read_bytes()[:FIRST_GROUP_OFFSET]
+    with path.open("r+b") as file:
+        file.seek(FIRST_GROUP_OFFSET)
+        file.write(bytes([7]) * ((256 << 10) - FIRST_GROUP_OFFSET))
+    before = allocated_bytes(path)
+    assert files.give_back(MARK)
+    freed = MARK.offset // 4096 * 4096 - FIRST_GROUP_OFFSET
+    assert before - allocated_bytes(path) == freed
+    content = path.read_bytes()
+    assert content[:FIRST_GROUP_OFFSET] == head
+    assert content[FIRST_GROUP_OFFSET:][:freed] == bytes(freed)
+    assert set(content[FIRST_GROUP_OFFSET + freed :]) == {7}
+    assert read_flushed(RealDisk(), tmp_path, [1]) == MARK
+
+
+def test_whether_space_can_be_given_back_is_known_before(tmp_path: Path) -> None:
+    files = JournalFiles(RealDisk(), tmp_path, BLOCKS)
+    assert files.can_give_back(), "no file would need it"
+    make(files, 1)
+    path = tmp_path / journal_name(1)
+    before = path.read_bytes(), allocated_bytes(path)
+    assert files.can_give_back()
+    assert (path.read_bytes(), allocated_bytes(path)) == before
+    disk = SmallDisk(tmp_path, 1 << 30)
+    disk.can_give_back = False
+    assert not JournalFiles(disk, tmp_path, BLOCKS).can_give_back()
+
+
+class StubbornDisk(RealDisk):
+    """Replaces no file: there is no space for that."""
+
+    def replace_file(self, path: Path, data: bytes) -> None:
+        raise OSError(28, f"No space left on device: {path}")
+
+
+def test_no_space_is_given_back_before_the_mark_is_noted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = JournalFiles(StubbornDisk(), tmp_path, BLOCKS)
+    make(files, 1)
+    before = allocated_bytes(tmp_path / journal_name(1))
+    assert not files.give_back(MARK)
+    assert allocated_bytes(tmp_path / journal_name(1)) == before
+    assert "its first part is not freed" in caplog.text
+
+
+@pytest.mark.parametrize("mark", [NO_MARK, JournalMark(1, FIRST_GROUP_OFFSET), JournalMark(9, 1 << 20)])
+def test_a_mark_below_which_nothing_is_there_gives_nothing_back(tmp_path: Path, mark: JournalMark) -> None:
+    files = JournalFiles(RealDisk(), tmp_path, BLOCKS)
+    make(files, 1)
+    assert files.give_back(mark)
+    assert names(tmp_path) == ["1.txn"]
+
+
+@pytest.mark.parametrize("spares", [0, 1])
+def test_a_file_with_holes_becomes_neither_the_reserve_nor_a_spare_file(tmp_path: Path, spares: int) -> None:
+    """A write into a hole needs space, and these files are for a day without."""
+    files = JournalFiles(RealDisk(), tmp_path, attrs.evolve(BLOCKS, spare_files_max=spares))
+    make(files, 1)
+    if spares:
+        files.retire_below(1)  # makes the reserve
+    assert files.give_back(MARK)
+    make(files, 2)
+    files.retire_below(2)
+    assert names(tmp_path) == ["2.txn", "flushed", "reserve"]
+    assert allocated_bytes(tmp_path / "reserve") == (tmp_path / "reserve").stat().st_size
+
+
+def test_on_a_full_disk_the_spare_files_go(tmp_path: Path) -> None:
+    files = JournalFiles(RealDisk(), tmp_path, attrs.evolve(SMALL, spare_files_max=2))
+    make(files, 1, 2, 3)
+    files.retire_below(3)
+    assert [name for name in names(tmp_path) if name.startswith("spare-")] == ["spare-2"]
+    files.drop_spares()
+    assert names(tmp_path) == ["3.txn", "reserve"]
+    make(files, 4)
+    assert "4.txn" in names(tmp_path)

@@ -95,7 +95,7 @@ class Answers:
         return [name for name, _ in self.given]
 
 
-async def no_records(records: Sequence[bytes]) -> None:
+async def no_records(records: Sequence[bytes], _: object) -> None:
     raise AssertionError("nothing is there yet")
 
 
@@ -118,7 +118,7 @@ async def started(
 async def records_in(directory: Path) -> list[bytes]:
     found: list[bytes] = []
 
-    async def apply(records: Sequence[bytes]) -> None:
+    async def apply(records: Sequence[bytes], _: object) -> None:
         found.extend(records)
 
     ids = JournalFiles(RealDisk(), directory, SMALL).scan()
@@ -189,7 +189,7 @@ async def test_a_journal_begun_anew_where_one_was_lost_is_replayed_by_the_next_s
     lost = JournalMark(100, 8192)
     found: list[bytes] = []
 
-    async def apply(records: Sequence[bytes]) -> None:
+    async def apply(records: Sequence[bytes], _: object) -> None:
         found.extend(records)
 
     async def start(*, accepts_losses: bool = True) -> JournalMark:

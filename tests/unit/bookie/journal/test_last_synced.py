@@ -55,7 +55,7 @@ async def replay(
 ) -> tuple[int, JournalEnd]:
     found: list[bytes] = []
 
-    async def apply(records: Sequence[bytes]) -> None:
+    async def apply(records: Sequence[bytes], _: object) -> None:
         found.extend(records)
 
     disk = RealDisk()

@@ -228,7 +228,7 @@ async def replay(
         (directory / journal_name(journal_id)).write_bytes(data)
     records: list[bytes] = []
 
-    async def apply(some: Sequence[bytes]) -> None:
+    async def apply(some: Sequence[bytes], _: object) -> None:
         records.extend(some)
 
     end = await read_journal(

@@ -104,17 +104,19 @@ def sizes(path: Path) -> dict[str, int]:
 
 @pytest.mark.slow
 async def test_without_it_a_start_keeps_what_it_cannot_flush_in_memory(tmp_path: Path) -> None:
+    """On a file system that frees no part of a file; on others: the next tests."""
     disk = SmallDisk(tmp_path, 64 * MIB)
+    disk.can_give_back = False
     async with open_storage(disk, config_for(tmp_path)) as storage:
         await add(storage, range(3000))
         disk.fill()
         with pytest.raises(StorageFailedError, match="no space left"):
             await storage.flush()
-    before, config = sizes(tmp_path), attrs.evolve(config_for(tmp_path), write_cache_bytes_max=MIB)
+    before, config = sizes(tmp_path), config_for(tmp_path)
     for attempt in range(20):
         disk.others_bytes -= MIB // 4 if attempt % 2 else 0  # in small steps, less than the flush needs
         free_bytes = disk.free_bytes()
-        async with open_storage(disk, config) as storage:  # what is replayed fills the write cache six times
+        async with open_storage(disk, config) as storage:
             assert storage.full is not None
             assert await all_readable(storage, 3000)
             with pytest.raises(StorageFailedError, match="the disk is full"):
@@ -169,6 +171,79 @@ async def test_on_a_full_disk_a_fence_takes_the_reserve_and_a_deletion_takes_not
         assert not list((tmp_path / "ledgers/current").glob("*.log"))
 
 
+@pytest.mark.slow
+async def test_what_one_start_could_flush_the_next_one_does_not_write_again(tmp_path: Path) -> None:
+    """What is replayed fills the write cache six times. Each part needs space once."""
+    disk = SmallDisk(tmp_path, 64 * MIB)
+    disk.can_give_back = False
+    await backlog_on_a_full_disk(disk, tmp_path)
+    config = attrs.evolve(config_for(tmp_path), write_cache_bytes_max=MIB)
+    for _ in range(5):
+        disk.others_bytes -= 3 * MIB // 4
+        async with open_storage(disk, config) as storage:
+            assert await all_readable(storage, 3000)
+    assert storage.full is None
+    written = sum(path.stat().st_size for path in (tmp_path / "ledgers/current").glob("*.log"))
+    assert written < 1.1 * 3000 * 1036
+
+
+async def backlog_on_a_full_disk(disk: SmallDisk, path: Path) -> None:
+    """A journal of 3 MB in small groups, of which nothing is flushed, on a disk without space."""
+    config = attrs.evolve(config_for(path), journal=JournalConfig(preallocate_bytes=MIB))
+    async with open_storage(disk, config) as storage:
+        fill(reserve_of(disk, path, MIB))
+        for start in range(0, 3000, 50):
+            await add(storage, range(start, start + 50))
+        storage.failure.report(StorageFailedError("killed"), "the test")
+    disk.fill()
+
+
+@pytest.mark.slow
+async def test_a_start_flushes_piece_by_piece_and_gives_the_journal_back_for_it(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path, 64 * MIB)
+    await backlog_on_a_full_disk(disk, tmp_path)
+    times: list[None] = []
+    disk.on_given_back = lambda: times.append(None)
+    async with open_storage(disk, config_for(tmp_path)) as storage:
+        assert storage.full is None, "1 MiB in reserve is enough for 3 MB, and for any number"
+        assert storage.backlog_bytes == 0
+        assert len(times) > 5
+        assert await all_readable(storage, 3000)
+    assert [path.name for path in (tmp_path / "journal/current").glob("*.txn")] != []
+    async with open_storage(disk, config_for(tmp_path)) as storage:
+        assert await all_readable(storage, 3000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mark", [b"", b"torn", None])
+async def test_a_mark_that_is_lost_after_a_part_of_the_journal_was_given_back_loses_no_entry(
+    tmp_path: Path, mark: bytes | None
+) -> None:
+    """On a full disk a mark is overwritten in place, so a power cut may tear it."""
+    disk = SmallDisk(tmp_path, 64 * MIB)
+    await backlog_on_a_full_disk(disk, tmp_path)
+    times: list[None] = []
+
+    def take_it_all() -> None:
+        times.append(None)
+        if len(times) == 4:
+            disk.fill()  # another program is faster
+
+    disk.on_given_back = take_it_all
+    async with open_storage(disk, config_for(tmp_path)) as storage:
+        assert storage.full is not None
+        assert 0 < storage.backlog_bytes < 3000 * 1032
+        assert await all_readable(storage, 3000)
+    path = tmp_path / "ledgers/current/lastMark"
+    if mark is None:
+        path.unlink()
+    else:
+        path.write_bytes(mark)
+    disk.others_bytes = 0
+    async with open_storage(disk, config_for(tmp_path)) as storage:
+        assert await all_readable(storage, 3000)
+
+
 async def test_space_that_a_reserve_gave_is_not_free_until_it_is_taken_back(tmp_path: Path) -> None:
     disk = SmallDisk(tmp_path, 64 * MIB)
     (tmp_path / "ledgers/current").mkdir(parents=True)
@@ -213,6 +288,22 @@ async def test_a_bookie_starts_on_a_full_disk_replays_and_serves_reads(
     disk.others_bytes = 0
     async with open_storage(disk, config_for(tmp_path)) as storage:
         assert await all_readable(storage, 3001)
+
+
+async def test_a_flush_takes_nothing_of_a_reserve_that_is_for_starts(tmp_path: Path) -> None:
+    """What it left of the space, the journal would take, and the next start would find none."""
+    disk = SmallDisk(tmp_path, 64 * MIB)
+    config = attrs.evolve(config_for(tmp_path), reserve_is_for_starts=True)
+    async with open_storage(disk, config) as storage:
+        fill(reserve_of(disk, tmp_path))
+        await add(storage, range(3000))
+        disk.fill()
+        with pytest.raises(StorageFailedError, match="no space left"):
+            await storage.flush()
+        assert reserve_of(disk, tmp_path).held_bytes() == 6 * MIB
+    async with open_storage(disk, config) as storage:
+        assert storage.full is None
+        assert await all_readable(storage, 3000)
 
 
 async def test_the_reserve_is_made_only_while_there_is_plenty(tmp_path: Path) -> None:

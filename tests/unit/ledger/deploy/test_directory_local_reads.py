@@ -10,6 +10,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+import bookie.embedded.garbage as embedded_garbage
 import bookie.embedded.host as host
 from bookie.embedded.garbage import EmbeddedGarbage
 from ledger.config import ClientConfig
@@ -161,7 +162,7 @@ async def test_each_reader_closes_its_log(directory: Opened) -> None:
 async def test_compaction_under_a_reader_changes_nothing_that_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "ENTRY_LOG_BYTES_MAX", 600_000)
+    monkeypatch.setattr(embedded_garbage, "ENTRY_LOG_BYTES_MAX", 600_000)
     async with opened(tmp_path / "log") as directory:
         dead = await directory.write(ENTRIES, flush=False)
         kept = await directory.write()
