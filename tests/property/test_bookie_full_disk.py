@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from contextlib import nullcontext, suppress
+from functools import partial
 
 import attrs
 import pytest
@@ -19,6 +20,7 @@ from bookie.storage.storage import Storage
 from tests.effort import sampled
 from tests.fakes.bookie_work import CONFIG, AcknowledgedState, check, config_over, work
 from tests.fakes.simulated_disk import SimulatedDisk
+from tests.property.test_hostile_bookies import again, run_case
 
 
 async def fence(storage: Storage, ledger_id: int) -> None:
@@ -104,29 +106,79 @@ def sizes(disk: SimulatedDisk) -> int:
     return sum(inode.size for inode in disk.names.values())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("config", [CONFIG, config_over(2, 2)], ids=["one disk", "several"])
-async def test_full_at_any_write_freed_in_small_steps_and_opened_twenty_times_nothing_grows(
-    config: StorageConfig,
-) -> None:
+FIRST_STEP = 10  # before it a start has made nothing
+OPENINGS = 20
+CONFIGS = [CONFIG, config_over(2, 2)]
+
+
+async def work_until_full(config: StorageConfig, full_at: int) -> tuple[SimulatedDisk, AcknowledgedState]:
+    """Work on a disk that has no space from a step on. The same work for each step."""
+    disk, acknowledged = SimulatedDisk(), AcknowledgedState()
+    disk.full_at = full_at
+    with suppress(OSError, StorageFailedError):
+        await work(disk, acknowledged, random.Random(7), 30, config)
+    return disk, acknowledged
+
+
+async def measured(config: StorageConfig) -> tuple[int, int]:
+    """The bytes of a fresh directory with the same records, and the steps of the work."""
     disk = SimulatedDisk()
     await work(disk, AcknowledgedState(), random.Random(7), 30, config)
-    fresh_bytes, steps = sizes(disk), disk.steps
-    for full_at in sampled(range(10, steps, 25), 2):
-        rng = random.Random(full_at)
-        disk, acknowledged = SimulatedDisk(), AcknowledgedState()
-        disk.full_at = full_at
-        with suppress(OSError, StorageFailedError):
-            await work(disk, acknowledged, random.Random(7), 30, config)
-        for attempt in range(20):
-            disk = disk.after_power_cut(rng)
-            disk.capacity_bytes = disk.used_bytes() + (attempt % 4 == 0) * 2048
-            # Without space for the index nothing was acknowledged.
-            with nullcontext() if acknowledged.entries else suppress(OSError):
-                await check(disk, acknowledged, config)
+    return sizes(disk), disk.steps
+
+
+async def open_often(
+    config: StorageConfig, full_at: int, fresh_bytes: int, *, gives_back: bool = True
+) -> None:
+    """Fill the disk at this step, free it in small steps, open it each time, and measure it at the end."""
+    rng = random.Random(full_at)
+    disk, acknowledged = await work_until_full(config, full_at)
+    disk.can_give_back = gives_back
+    for attempt in range(OPENINGS):
         disk = disk.after_power_cut(rng)
-        disk.capacity_bytes = None
-        await check(disk, acknowledged, config)
-        async with open_storage(disk, config, wall_ms=lambda: 1000) as storage:
-            await storage.remove_dead_logs()
-        assert sizes(disk) <= 1.3 * fresh_bytes
+        disk.capacity_bytes = disk.used_bytes() + (attempt % 4 == 0) * 2048
+        # Without space for the index nothing was acknowledged.
+        with nullcontext() if acknowledged.entries else suppress(OSError):
+            await check(disk, acknowledged, config)
+    disk = disk.after_power_cut(rng)
+    disk.capacity_bytes = None
+    await check(disk, acknowledged, config)
+    async with open_storage(disk, config, wall_ms=lambda: 1000) as storage:
+        await storage.remove_dead_logs()
+    assert sizes(disk) <= 1.3 * fresh_bytes, f"{sizes(disk)} bytes; a fresh directory has {fresh_bytes}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gives_back", [True, False])
+@pytest.mark.parametrize("config", CONFIGS, ids=["one disk", "several"])
+async def test_full_at_any_write_freed_in_small_steps_and_opened_twenty_times_nothing_grows(
+    config: StorageConfig, gives_back: bool
+) -> None:
+    """A sample of the writes; ``sweep`` tries each."""
+    fresh_bytes, steps = await measured(config)
+    chosen = random.Random(steps).sample(range(FIRST_STEP, steps), 12)
+    for full_at in sampled(chosen, 2):
+        await open_often(config, full_at, fresh_bytes, gives_back=gives_back)
+
+
+_FRAMES = 150  # of a sweep's count, for one write
+
+
+def sweep(seed: int, count: int) -> list[str]:
+    """Full at each write in turn, of one disk and of several; the reports of what failed.
+
+    With a count of 300,000 one turn tries every write.
+    """
+    reports = []
+    cases = max(1, count // _FRAMES)
+    for number in range(seed * cases, (seed + 1) * cases):
+        turn, config = number // len(CONFIGS), CONFIGS[number % len(CONFIGS)]
+        fresh_bytes, steps = trio.run(measured, config)
+        full_at = FIRST_STEP + turn % (steps - FIRST_STEP)
+        gives_back = turn // (steps - FIRST_STEP) % 2 == 0
+        case = partial(open_often, config, full_at, fresh_bytes, gives_back=gives_back)
+        report = run_case(case)
+        if report is not None:
+            report = f"full at step {full_at}, {len(config.ledger_directories)} directories: {report}"
+            reports.append(again(__name__, seed, count, report))
+    return reports
