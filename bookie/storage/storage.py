@@ -29,12 +29,13 @@ import trio
 from bookie.disk.disk import Disk, DiskUsage
 from bookie.errors import NoLedgerError, StorageFailedError
 from bookie.gc.log_collector import LogCollector
+from bookie.journal import replay
 from bookie.journal.checkpoint import Marks
 from bookie.journal.format import explicit_lac_record, fence_record, key_record
 from bookie.journal.group_commit import OnDurable, WriteBatch
 from bookie.journal.journals import Journals
 from bookie.journal.last_mark import LastMarks
-from bookie.journal.replay import PIECE_BYTES, apply_records
+from bookie.journal.replay import apply_records
 from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord, SharedKeys, lac_of_packet
 from bookie.storage.checkpointer import Checkpointer
 from bookie.storage.config import StorageConfig
@@ -518,7 +519,7 @@ class Storage:
         apply_records(self, self.new_batch(), records)  # dropped: the records are in the journal already
         checkpointer = self.checkpointer
         checkpointer.active_bytes += sum(map(len, records)) + _OVERHEAD_BYTES * len(records)
-        seal_at_bytes = PIECE_BYTES if checkpointer.gives_back else self._seal_at_bytes
+        seal_at_bytes = replay.PIECE_BYTES if checkpointer.gives_back else self._seal_at_bytes
         if checkpointer.active_bytes >= seal_at_bytes and self.failure.full is None:
             checkpointer.begin(marks)
             await checkpointer.wait_marked()

@@ -5,21 +5,24 @@ Source: docs/storage-tests.md 15; apache/bookkeeper#3150.
 
 from __future__ import annotations
 
+import itertools
 import random
 from contextlib import nullcontext, suppress
 from functools import partial
+from unittest import mock
 
 import attrs
 import pytest
 import trio
 
 from bookie.errors import StorageFailedError
+from bookie.journal import replay
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
 from bookie.storage.storage import Storage
-from tests.effort import sampled
+from tests.effort import IS_SAMPLE, sampled
 from tests.fakes.bookie_work import CONFIG, AcknowledgedState, check, config_over, work
-from tests.fakes.simulated_disk import SimulatedDisk
+from tests.fakes.simulated_disk import PowerCutError, SimulatedDisk
 from tests.property.test_hostile_bookies import again, run_case
 
 
@@ -74,6 +77,35 @@ async def test_power_cuts_on_a_full_disk_do_not_use_up_the_reserve(config: Stora
         await check(disk.after_power_cut(rng), acknowledged, config)
 
 
+ROOM_BYTES = 48 << 10  # for some pieces: the rest of the journal needs what the first ones gave back
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [CONFIG, config_over(2, 2)], ids=["one disk", "several"])
+async def test_wherever_the_power_is_cut_while_a_journal_gives_its_space_back_nothing_is_lost(
+    config: StorageConfig,
+) -> None:
+    for seed in range(2):
+        rng = random.Random(seed)
+        work_steps = rng.randrange(100, 200)
+        for cut_at in itertools.count(1 + seed, 8 if IS_SAMPLE else 2):
+            disk, acknowledged = SimulatedDisk(), AcknowledgedState()
+            disk.cut_at = work_steps
+            with suppress(PowerCutError, StorageFailedError):
+                await work(disk, acknowledged, random.Random(seed), 30, config)
+            disk = disk.after_power_cut(rng)
+            disk.capacity_bytes, disk.cut_at = disk.used_bytes() + ROOM_BYTES, cut_at
+            with suppress(PowerCutError, StorageFailedError):
+                await check(disk, acknowledged, config)
+            was_cut = disk.is_off
+            disk = disk.after_power_cut(rng)
+            disk.capacity_bytes = disk.used_bytes() + ROOM_BYTES
+            await check(disk, acknowledged, config)
+            if not was_cut:
+                break
+        assert cut_at > 20, "there was something to flush"
+
+
 async def test_a_fence_is_taken_on_a_full_disk_for_as_long_as_the_reserve_lasts() -> None:
     disk, acknowledged = SimulatedDisk(), AcknowledgedState()
     await work(disk, acknowledged, random.Random(1), 30)
@@ -106,6 +138,13 @@ def sizes(disk: SimulatedDisk) -> int:
     return sum(inode.size for inode in disk.names.values())
 
 
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start on a full disk flushes group by group. Otherwise all of these journals were one piece."""
+    monkeypatch.setattr(replay, "PIECE_BYTES", PIECE_BYTES)
+
+
+PIECE_BYTES = 2000
 FIRST_STEP = 10  # before it a start has made nothing
 OPENINGS = 20
 CONFIGS = [CONFIG, config_over(2, 2)]
@@ -169,6 +208,11 @@ def sweep(seed: int, count: int) -> list[str]:
 
     With a count of 300,000 one turn tries every write.
     """
+    with mock.patch.object(replay, "PIECE_BYTES", PIECE_BYTES):
+        return _sweep(seed, count)
+
+
+def _sweep(seed: int, count: int) -> list[str]:
     reports = []
     cases = max(1, count // _FRAMES)
     for number in range(seed * cases, (seed + 1) * cases):

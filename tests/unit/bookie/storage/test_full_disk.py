@@ -215,6 +215,18 @@ async def test_a_start_flushes_piece_by_piece_and_gives_the_journal_back_for_it(
 
 
 @pytest.mark.slow
+async def test_a_start_on_a_full_disk_takes_the_space_of_spare_journal_files(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path, 64 * MIB)
+    await backlog_on_a_full_disk(disk, tmp_path)
+    spare = tmp_path / "journal/current/spare-1"
+    spare.write_bytes((tmp_path / "ledgers/current/flush.reserve").read_bytes())
+    (tmp_path / "ledgers/current/flush.reserve").unlink()
+    async with open_storage(disk, config_for(tmp_path)) as storage:
+        assert storage.full is None
+        assert await all_readable(storage, 3000)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mark", [b"", b"torn", None])
 async def test_a_mark_that_is_lost_after_a_part_of_the_journal_was_given_back_loses_no_entry(
     tmp_path: Path, mark: bytes | None
