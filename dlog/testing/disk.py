@@ -153,9 +153,11 @@ class ProcessDisk(Disk):
         return lambda: self._locks.discard(path)
 
     def usage(self, path: Path) -> DiskUsage:
-        return DiskUsage(
-            TOTAL_BYTES, TOTAL_BYTES // 200 if self.platter.troubles.is_full else TOTAL_BYTES // 2
-        )
+        troubles = self.platter.troubles
+        if not troubles.is_full:
+            return DiskUsage(TOTAL_BYTES, TOTAL_BYTES // 2)
+        free_bytes = TOTAL_BYTES // 200 if troubles.free_bytes is None else troubles.free_bytes
+        return DiskUsage(TOTAL_BYTES, free_bytes)
 
     def open_key_values(self, path: Path) -> KeyValues:
         return SimMap(self, path, self.platter.maps.setdefault(path, MapState()))
@@ -197,8 +199,9 @@ class SimFile(File):
             assert len(content) % 4096 == 0, "a direct write must be aligned"  # the same
         inode = self._inode
         try:
-            # Overwriting needs no space.
-            self._disk.step(what, self._path, grows=offset + len(content) > len(inode.now))
+            # Overwriting needs no space, unless there is a hole.
+            grows = offset + len(content) > len(inode.now) or offset in inode.holes
+            self._disk.step(what, self._path, grows=grows)
         except ProcessGoneError:
             raise
         except OSError as exc:
@@ -254,6 +257,17 @@ class SimFile(File):
             self._inode.cut(size_bytes)
             return
         self._write(bytes(size_bytes - size_now), size_now, "grow")
+
+    def give_back(self, start: int, stop: int) -> bool:
+        if start < self.size():
+            self._disk.step("give back", self._path, grows=False)
+            self._inode.write(bytes(stop - start), start)
+            self._inode.holes = range(start, stop)
+            self._disk.platter.counts["space given back"] += 1
+        return True
+
+    def has_holes(self) -> bool:
+        return bool(self._inode.holes)
 
     def close(self) -> None:
         pass

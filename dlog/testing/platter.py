@@ -44,6 +44,7 @@ class Inode:
         self.now = bytearray()  # the content that reads return
         self.pending: list[tuple[int, bytes, bool]] = []  # offset, data, whether it is durable for certain
         self.last_writes: deque[tuple[int, int]] = deque(maxlen=2)  # offset, size
+        self.holes = range(0)  # the part that takes no space
 
     def write(self, data: bytes, offset: int) -> None:
         _put(self.now, data, offset)
@@ -217,6 +218,7 @@ class Troubles:
     sync_error: float = 0.0
     is_full: bool = False
     growths_left: int = 0  # operations that still find room on a full disk
+    free_bytes: int | None = None  # that a full disk reports; None: half a percent of it
     slowness: float = 1.0
     cut_at_step: int | None = None  # the power is cut, or the process killed, at this step from now
     # Which steps count: "sync" (a cut there is certain to lose something), "journal" (its syncs), "" all.

@@ -83,6 +83,9 @@ STARTUP_CHECK = StartupCheckConfig(raise_interval_s=2.0)
 INTEGRITY = IntegrityConfig(pause_s=0.5, pause_max_s=4.0, batch_bytes_max=4096)
 
 
+WRITE_CACHE_BYTES = 64 << 10
+
+
 def storage_config(shape: Shape) -> StorageConfig:
     """Small files and caches, so that files roll and are compacted within seconds."""
     return StorageConfig(
@@ -94,7 +97,7 @@ def storage_config(shape: Shape) -> StorageConfig:
             group_bytes_max=8 << 10,
             spare_files_max=1,
         ),
-        write_cache_bytes_max=64 << 10,
+        write_cache_bytes_max=WRITE_CACHE_BYTES,
         entry_log_bytes_max=shape.entry_log_bytes,
         index=PAGES if shape.has_page_index else IndexConfig(),
         reads=ReadConfig(place_bytes_min=1),
@@ -132,6 +135,8 @@ class BookieMachine:
         self._wanted = trio.Event()
         self._stop = trio.Event()
         self.lives = 0
+        self.kills = 0
+        self.garbage: GarbageCollector | None = None  # of the running process
 
     @property
     def is_running(self) -> bool:
@@ -214,6 +219,7 @@ class BookieMachine:
 
     def kill(self, *, power: bool = False) -> None:
         """End the process at once. With ``power``, unsynced writes may be lost (``Platter.cut_power``)."""
+        self.kills += 1
         if self._wanted.is_set():
             self._wanted = trio.Event()
         if self._scope is not None:
@@ -469,12 +475,13 @@ class BookieMachine:
 
     async def _collect(self, service: BookieService, live: LiveLedgers) -> None:
         shape = self.world.shape
-        await GarbageCollector(
+        self.garbage = GarbageCollector(
             ServedLedgers(service),
             live,
             config=GcConfig(interval_s=shape.gc_interval_s),
             compaction=self._config.compaction,
-        ).run()
+        )
+        await self.garbage.run()
 
 
 def only_cause(group: BaseException) -> BaseException:

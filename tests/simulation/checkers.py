@@ -305,6 +305,14 @@ def every_ledger_can_be_closed_after_the_faults(state: FinalState, history: Hist
     return None
 
 
+def a_full_disk_leaves_nothing_behind(state: FinalState, history: History) -> str | None:
+    """A directory is at most 1.3 times as large as a new one with the same entries, however it was freed."""
+    for name, size in sorted(state.sizes.items()):
+        if size.log_bytes > 1.3 * size.entry_bytes + size.excused_bytes:
+            return f"the entry logs of {name} are too large: {size}"
+    return None
+
+
 def every_operation_has_ended(state: FinalState, history: History) -> str | None:
     return f"still under way: {state.unfinished[0]}" if state.unfinished else None
 
@@ -391,6 +399,7 @@ EVEN_IF_EXCUSED: frozenset[Callable[[Any, History], str | None]] = frozenset(
 
 FINAL_CHECKERS: tuple[Callable[[FinalState, History], str | None], ...] = (
     every_operation_has_ended,
+    a_full_disk_leaves_nothing_behind,
     every_ledger_can_be_closed_after_the_faults,
     a_closed_ledger_holds_every_acknowledged_entry,
     a_closed_ledger_holds_every_entry_that_a_reader_saw_confirmed,

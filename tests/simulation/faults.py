@@ -85,6 +85,8 @@ KINDS: Mapping[str, Kind] = {
     "wiped disk": Kind("disk", 3, (0.1, 3), "bookie"),
     "old copy": Kind("disk", 2, (0.5, 5), "bookie"),
     "replaced bookie": Kind("membership", 2, (0.1, 3), "bookie"),
+    # of worlds of its own: ``test_simulation_full_disks``
+    "disk freed in small steps": Kind("disk", 1, (5, 20), "bookie", on=False),
     # the metadata store
     "session expiry": Kind("metadata", 1, (0, 0), "any"),
     "store request lost": Kind("metadata", 1, (0.5, 3), "none"),

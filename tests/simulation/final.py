@@ -6,6 +6,7 @@ Not inside: judging it (``checkers``).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from typing import TYPE_CHECKING
@@ -19,14 +20,15 @@ from ledger.digest import EntryCodec
 from ledger.errors import CorruptEntryError, LedgerError
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_store.errors import MetadataError
-from tests.simulation.bookies import ROOT
+from tests.simulation.bookies import ROOT, WRITE_CACHE_BYTES, BookieMachine
 from tests.simulation.clients import client_config, log_path
-from tests.simulation.history import FinalState, Place, Replica
+from tests.simulation.history import FinalState, Place, Replica, Size
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 RETRY_TIMEOUT_S = 60.0
+GARBAGE_S_MAX = 60.0
 
 
 async def look_at_everything(world: World, unfinished: tuple[str, ...]) -> FinalState:
@@ -56,7 +58,34 @@ async def look_at_everything(world: World, unfinished: tuple[str, ...]) -> Final
     for log in world.logs:
         found = world.tree.value_now(log_path(log))
         chains[log] = tuple(json.loads(found.value)) if found is not None else ()
-    return FinalState(metadata, unclosed, replicas, read, frozenset(world.damaged), chains, unfinished)
+    damaged = frozenset(world.damaged)
+    machines = [world.bookies[name] for name in sorted(world.filled - damaged)]
+    sizes = {each.name: await _measure(world, each) for each in machines if each.storage is not None}
+    return FinalState(metadata, unclosed, replicas, read, damaged, chains, unfinished, sizes)
+
+
+async def _measure(world: World, machine: BookieMachine) -> Size:
+    """Collect the bookie's garbage, and measure its entry logs."""
+    storage, garbage = machine.storage, machine.garbage
+    assert storage is not None
+    assert garbage is not None
+    await storage.flush()
+    rounds = garbage.state.rounds
+    with trio.move_on_after(GARBAGE_S_MAX):
+        for _ in range(2):  # the first one may be under way
+            garbage.force(major=True)
+            while garbage.state.rounds == rounds:  # noqa: ASYNC110 - the collector has no event for it
+                await trio.sleep(0.5)
+            rounds = garbage.state.rounds
+    entry_bytes = 0
+    for ledger_id in storage.ledger_ids():
+        with contextlib.suppress(NoLedgerError, NoEntryError):  # it is deleted just now
+            for entry_id in await storage.entry_ids(ledger_id):
+                entry_bytes += 4 + len(await storage.read(ledger_id, entry_id))
+    inodes = {inode for path, inode in machine.platter.names.items() if ".log" in path}
+    log_bytes = sum(len(inode.now) for inode in inodes)
+    logs = world.shape.entry_log_bytes * world.shape.ledger_directories
+    return Size(log_bytes, entry_bytes, 2 * logs + machine.kills * WRITE_CACHE_BYTES)
 
 
 async def _read_ledger(

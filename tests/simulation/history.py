@@ -185,6 +185,15 @@ class Replica:
 
 
 @attrs.frozen
+class Size:
+    """What a bookie's entry logs take, after a collection of garbage."""
+
+    log_bytes: int
+    entry_bytes: int  # of what can be read from it
+    excused_bytes: int  # open logs, and what was written twice because the process was killed
+
+
+@attrs.frozen
 class FinalState:
     """The world after faults have stopped, every ledger was recovered and every bookie was read."""
 
@@ -195,6 +204,7 @@ class FinalState:
     damaged: frozenset[str]
     chains: Mapping[str, tuple[int, ...]]  # the ledgers of each log, in order
     unfinished: tuple[str, ...]  # operations that did not end
+    sizes: Mapping[str, Size] = attrs.field(factory=dict)  # of bookies whose disk was full
 
 
 @attrs.define

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 STEPS_MAX = 250  # of the target's tasks, from a fault's time until it strikes
 DISK_STEPS_MAX = 12
 DISK_SYNCS_MAX = 3
+SCARCE_BYTES = 1 << 20  # that a full disk reports; fewer operations may find room
+GROWTHS_MAX = 150  # operations until a disk is full
+STEP_GROWTHS_MAX = 8  # operations that find room after a little was freed
+STARTS_MAX = 20
 STORM_REFUSAL_CHANCE = 0.05  # that a bookie refuses an add, in a storm of ensemble changes
 
 
@@ -62,6 +66,7 @@ class Injector:
             troubles = machine.platter.troubles
             troubles.read_error = troubles.write_error = troubles.sync_error = 0.0
             troubles.is_full, troubles.slowness, troubles.cut_at_step = False, 1.0, None
+            troubles.free_bytes = None
         store = world.store_troubles
         store.lost_before = store.lost_after = store.slow_chance = 0.0
         store.stale_lag_s = store.late_watch = 0.0
@@ -170,6 +175,9 @@ class Injector:
             ):
                 assert machine is not None
                 self._trouble(machine, fault, rng)
+            case "disk freed in small steps":
+                assert machine is not None
+                self._fill_and_free(machine, fault.seconds, rng)
             case "bit flip":
                 assert machine is not None
                 self._flip(machine, rng)
@@ -301,6 +309,32 @@ class Injector:
                     troubles.slowness = 1.0
 
         self._for(fault.seconds, undo)
+
+    def _fill_and_free(self, machine: BookieMachine, seconds: float, rng: random.Random) -> None:
+        """Fill the disk at a write; then free a little at a time, with a start of the bookie after each."""
+        world, troubles = self._world, machine.platter.troubles
+        if troubles.is_full:
+            return
+        world.filled.add(machine.name)
+        troubles.is_full, troubles.free_bytes = True, SCARCE_BYTES
+        troubles.growths_left = rng.randint(0, GROWTHS_MAX)
+        starts = rng.randint(1, STARTS_MAX)
+
+        def free_some() -> None:
+            if not self.is_over and troubles.is_full:
+                world.counts["start after a little was freed"] += 1
+                troubles.growths_left += rng.randint(0, STEP_GROWTHS_MAX)
+                machine.stop()
+                machine.start()
+
+        for number in range(1, starts):
+            world.timeline.after(seconds * number / starts, free_some)
+
+        def undo() -> None:
+            troubles.is_full, troubles.free_bytes, troubles.growths_left = False, None, 0
+            world.counts["space again"] += 1
+
+        self._for(seconds, undo)
 
     def _flip(self, machine: BookieMachine, rng: random.Random) -> None:
         newest = self._newest_journals(machine)

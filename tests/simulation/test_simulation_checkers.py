@@ -26,6 +26,7 @@ from tests.simulation.history import (
     MetadataWritten,
     Replica,
     RepliedToRecovery,
+    Size,
     Submitted,
 )
 
@@ -263,6 +264,7 @@ def _two_ledgers(first_open: bool) -> FinalState:
 
 FINALS: list[tuple[Callable[..., str | None], FinalState]] = [
     (checkers.every_operation_has_ended, final(unfinished=("w: close 1",))),
+    (checkers.a_full_disk_leaves_nothing_behind, final(sizes={A: Size(1_401, 1_000, 100)})),
     (checkers.every_ledger_can_be_closed_after_the_faults, final(unclosed={1: "too few bookies"})),
     (checkers.a_closed_ledger_holds_every_acknowledged_entry, final(metadata={1: RECOVERING.closed(-1, 0)})),
     (

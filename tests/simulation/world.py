@@ -99,6 +99,7 @@ class World:
         self.is_ending = False
         self.faults_ended_at: float | None = None
         self.damaged: set[str] = set()
+        self.filled: set[str] = set()  # bookies whose disk was full and freed in small steps
         self.deleted: set[int] = set()
         self.excused: set[int] = set()
         self.violation: str | None = None
