@@ -50,7 +50,7 @@ def class_path(version: str) -> str:
 
 def class_path_of_tests(version: str) -> str:
     """Likewise with Apache's own tests of the release, and what puts our bookies into them."""
-    return _class_path(version, JAVA / "recovery" / "pom.xml", JAVA / "recovery")
+    return _class_path(version, JAVA / "apache_tests" / "pom.xml", JAVA / "apache_tests")
 
 
 def _class_path(version: str, pom: Path, directory: Path) -> str:
