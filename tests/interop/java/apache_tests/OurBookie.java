@@ -23,6 +23,8 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import org.apache.bookkeeper.bookie.Bookie;
 import org.apache.bookkeeper.bookie.BookieImpl;
@@ -35,7 +37,6 @@ import org.apache.bookkeeper.client.BookKeeperTestClient;
 import org.apache.bookkeeper.conf.ServerConfiguration;
 import org.apache.bookkeeper.net.BookieId;
 import org.apache.bookkeeper.proto.BookieServer;
-import org.apache.bookkeeper.util.PortManager;
 import org.mockito.invocation.InvocationOnMock;
 import org.mockito.stubbing.Answer;
 
@@ -44,6 +45,7 @@ final class OurBookie {
     private static final AtomicInteger NUMBER = new AtomicInteger();
     private static final String TOKEN = "token-of-the-tests";
     private static final String USERS = "java.security.auth.login.config"; // for Java a property of the JVM
+    private static final Pattern ADDRESS = Pattern.compile("http://127.0.0.1:[0-9]+");
     private static final int STOP_LIMIT_S = 30;
     private static final int SESSION_MS = 60_000;
 
@@ -53,7 +55,6 @@ final class OurBookie {
     private final File log;
     private final ProcessHandle process;
     private final Set<File> full = new HashSet<>(); // directories
-    private final int port = PortManager.nextFreePort(); // of HTTP, for operators
 
     OurBookie(ServerConfiguration conf, BookKeeperTestClient client, File directory, BookieForks forks)
             throws IOException {
@@ -95,7 +96,7 @@ final class OurBookie {
             }
             if (!conf.isHttpServerEnabled()) {
                 lines.println("httpServerEnabled=true");
-                lines.println("httpServerPort=" + port);
+                lines.println("httpServerPort=0");
                 lines.println("httpServerTokenPath=" + token);
             }
         }
@@ -255,7 +256,11 @@ final class OurBookie {
     }
 
     private String http(String path, HttpRequest.Builder request) throws Exception {
-        URI uri = URI.create("http://127.0.0.1:" + port + "/api/v1/bookie/" + path);
+        Matcher address = ADDRESS.matcher(Files.readString(log.toPath()));
+        if (!address.find()) {
+            throw new IOException("the bookie has no HTTP server; " + log);
+        }
+        URI uri = URI.create(address.group() + "/api/v1/bookie/" + path);
         HttpResponse<String> reply = HttpClient.newHttpClient()
                 .send(
                         request.uri(uri).header("Authorization", "Bearer " + TOKEN).build(),
