@@ -53,7 +53,7 @@ def payload(log: str, number: int) -> bytes:
 
 
 LIVE_BYTES = 3 * COUNT * len(payload("a", 0))
-RESERVES_BYTES = 4 << 20  # of bookie, journal and metadata, and the metadata
+RESERVES_BYTES = 6 << 20  # of bookie, journal and metadata, and the metadata
 
 
 def write(path: Path, logs: tuple[str, ...]) -> None:
