@@ -50,7 +50,7 @@ FOUND_AT = {
 
 @pytest.mark.slow
 def test_one_world_with_auto_recovery_holds() -> None:
-    tally = play_seeds(HEALING, [4])
+    tally = play_seeds(HEALING, [13])
     assert tally.failed == []
     assert tally.confirmed > 0
     assert tally.counts["replicas moved"] > 0

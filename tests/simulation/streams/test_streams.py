@@ -135,7 +135,7 @@ def test_a_client_of_a_log_may_be_struck_at_every_299th_step(name: str) -> None:
 @pytest.mark.slow
 def test_an_operator_that_heals_may_be_struck_at_every_299th_step() -> None:
     # In the first world the operator heals segments, in the second it takes many steps.
-    outcomes = [outcome for seed in (15, 16) for _, outcome in sweep(HEALER, seed, stride=299)]
+    outcomes = [outcome for seed in (13, 27) for _, outcome in sweep(HEALER, seed, stride=299)]
     assert len(outcomes) >= 4
     assert [each.violation for each in outcomes if each.violation is not None] == []
     assert sum(each.counts.get("segment healed", 0) for each in outcomes) > 0
