@@ -8,14 +8,15 @@ round is logged and repeated later; two rounds never run at once.
 
 A process may be short-lived. So a round runs when a process has hosted for a minute, soon after it deleted a
 ledger, and, if there was no time for that, when it closes. Regular rounds find what other processes deleted.
-On a full disk a round follows a deletion at once, and regular ones are frequent: who deletes waits for space.
+On a full disk a round follows a deletion at once, and regular ones are frequent: the program that deletes
+waits for space.
 
 Source: our own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from bookie.embedded.space import RESERVE_BYTES
 from bookie.errors import BookieServerError, MetadataLostError, StorageFailedError
 from bookie.gc.collector import GarbageCollector, GcConfig, GcRoundResult
 from bookie.gc.compaction_rules import CompactionConfig
+from bookie.gc.log_collector import LogCollector
 from bookie.ledger_metadata.live_ledgers import ServedLedgers, load_tombstones
 from bookie.storage.config import CURRENT
 from ledger.catalog.paths import Layout
@@ -82,6 +84,10 @@ def thorough(config: CompactionConfig) -> CompactionConfig:
     return attrs.evolve(config, major_threshold=1.0, rate_bytes_per_s=float(1 << 40))
 
 
+def _compacted(collectors: Sequence[LogCollector]) -> int:
+    return sum(each.stats.compacted_logs for each in collectors)
+
+
 class EmbeddedGarbage:
     """Rounds for one hosted bookie. Made by ``open_garbage``."""
 
@@ -116,13 +122,17 @@ class EmbeddedGarbage:
                 self._is_owed |= was_owed
                 raise
 
-    async def compact(self, on_round: Callable[[int], None]) -> None:
-        """Give back all space of deleted ledgers: run rounds until one finds nothing to rewrite or delete.
+    async def compact(self, on_round: Callable[[int], None]) -> int:
+        """Give back all space of deleted ledgers: run rounds as long as each leaves fewer dead bytes.
 
         A cancelled call has given back a part.
 
         Args:
             on_round: Called after each round with the number of entry logs that it rewrote or deleted.
+
+        Returns:
+            The bytes of dead entries that are left: of a log that is damaged, or for whose copy there is no
+            space. A log line says which.
 
         Raises: what ``run_round`` raises.
         """
@@ -132,14 +142,14 @@ class EmbeddedGarbage:
             for each in collectors:
                 each.use(thorough(each.config))
             try:
-                count = 1
-                while count:
-                    before = sum(each.stats.compacted_logs for each in collectors)
+                before_bytes, dead_bytes = 1 << 62, (1 << 62) - 1
+                while 0 < dead_bytes < before_bytes:  # a log that must be kept is not rewritten for ever
+                    before_bytes, compacted = dead_bytes, _compacted(collectors)
                     self.collector.force(major=True)
                     done = await self.collector.run_round()
-                    count = len(done.log_ids) - before
-                    count += sum(each.stats.compacted_logs for each in collectors)
-                    on_round(count)
+                    dead_bytes = sum(each.stats.total_bytes - each.stats.live_bytes for each in collectors)
+                    on_round(len(done.log_ids) + _compacted(collectors) - compacted)
+                return dead_bytes
             finally:
                 for each, config in zip(collectors, configs, strict=True):
                     each.use(config)

@@ -48,7 +48,7 @@ SECTIONS = {
         "explain": ("dlog.cli.operators.explain", "Say why an append waits or a ledger lacks replicas."),
         "check": ("dlog.cli.operators.check", "Look for damage in a directory, and read all its logs."),
         "repair": ("dlog.cli.operators.repair", "Make a damaged directory usable again."),
-        "compact": ("dlog.cli.operators.compact", "Give back the space of what was deleted in a directory."),
+        "compact": ("dlog.cli.operators.compact", "Give back the space of deleted logs in a directory."),
         "daemon": ("dlog.cli.operators.daemon", "Run a bookie or auto-recovery in the background."),
         "proxy": ("dlog.cli.running.proxy", "Own logs on behalf of the programs that write them."),
         "zookeeper": ("dlog.cli.running.zookeeper", "Run one ZooKeeper server."),

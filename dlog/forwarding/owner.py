@@ -68,6 +68,7 @@ from namespace.policy import Right
 READ_BYTES = 65_536
 ANSWER_BYTES_MAX = 4 << 20  # that wait for a forwarder; then nothing more is read from it
 CALLS_MAX = 256  # that one forwarder may have under way
+REFUSAL_S = 5.0  # for a forwarder to take the reason why its connection ends
 _SEQUENCE = Struct(">q")
 
 Check = Callable[[str, Right], Awaitable[None]]
@@ -449,10 +450,13 @@ class ForwarderConnection:
                         await self._changed.wait()
                     await self._handle(data[start:stop], nursery)
         except WireError as exc:
-            # Another release, or too long a record for this program; without a word it would come again.
-            self._answer(encode_refused(Refused(-1, ConfigError(f"log {self._owner.writer.log!r}: {exc}"))))
-            while self._answer_bytes and not self._is_over:
-                await self._changed.wait()
+            if self.producer:  # such as too long a record: without a word the forwarder would send it again
+                self._answer(
+                    encode_refused(Refused(-1, ConfigError(f"log {self._owner.writer.log!r}: {exc}")))
+                )
+                with trio.move_on_after(REFUSAL_S):
+                    while self._answer_bytes:
+                        await self._changed.wait()
             raise
         finally:
             self._is_over = True

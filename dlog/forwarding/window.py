@@ -55,13 +55,15 @@ class _Run:
         return (where, slot), self.checksums[at]
 
     @property
-    def next_slot(self) -> DLSN | None:
-        """The position after the record that left last; None while the log may lack the records."""
+    def is_stored(self) -> bool:
+        """False while the log may lack the records."""
+        return isinstance(self.where, DLSN) or (self.where.error is None and self.where.is_settled)
+
+    def next_slot(self) -> DLSN:
+        """The position after the record that left last. Only if they are stored."""
         where, slot = self.where, self.slot + self.forgotten
         if isinstance(where, DLSN):
             return DLSN(where.segment_seqno, where.entry_id, slot)
-        if where.error is not None or not where.is_settled:
-            return None
         return where.dlsn(slot)
 
 
@@ -156,15 +158,13 @@ class ProducerWindow:
     def _forget_oldest(self) -> bool:
         """False if the oldest records are in flight: they must be found if they are repeated."""
         run = self._order[0]
-        if run.next_slot is None:
+        if not run.is_stored:
             return False
         left = len(run.checksums) - run.forgotten
         count = min(left, self._count - self._records_max)
         run.forgotten += count
         self._count -= count
-        covers = run.next_slot
-        assert covers is not None  # asked just now
-        self.covers = covers if self.covers < covers else self.covers
+        self.covers = max(self.covers, run.next_slot())
         if count == left:
             self._order.popleft()
             numbers = self._numbers[run.producer]

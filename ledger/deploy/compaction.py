@@ -1,8 +1,8 @@
-"""Giving back at once the space of what was deleted in a directory.
+"""Giving back at once the space of deleted entries in a directory.
 
 Inside: opening the directory for that, and its size before and after. Not inside: the rewriting
 (``bookie.gc``), the regular rounds (``bookie.embedded.garbage``).
-Always: what lives is copied and durable before what held it is deleted, as in each round.
+Always: living entries are copied and durable before their old log is deleted, as in each round.
 
 Source: our own; docs/directory.md.
 """
@@ -26,10 +26,11 @@ from ledger.errors import DirectoryUnusableError
 
 @attrs.frozen
 class CompactedDirectory:
-    """The bytes that the directory took on the disk."""
+    """The bytes that the directory took on the disk, and those of deleted entries that are left."""
 
     before_bytes: int
     after_bytes: int
+    dead_bytes: int  # of logs that are damaged, or for whose copy there is no space
 
 
 async def compact_directory(path: Path, on_round: Callable[[int], None]) -> CompactedDirectory:
@@ -57,10 +58,10 @@ async def compact_directory(path: Path, on_round: Callable[[int], None]) -> Comp
                 f"directory {path}: its metadata do not belong to its bookie, so nothing may be deleted;"
                 f" `dlog check {path}` says more"
             )
-        await garbage.compact(on_round)
+        dead_bytes = await garbage.compact(on_round)
     with locked_directory(path):
         await bookie_repair().trim_journal(path)
-    return CompactedDirectory(before_bytes, await trio.to_thread.run_sync(disk_bytes, path))
+    return CompactedDirectory(before_bytes, await trio.to_thread.run_sync(disk_bytes, path), dead_bytes)
 
 
 def disk_bytes(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""`dlog compact`: all space of what was deleted comes back at once; what lives stays, also after a kill."""
+"""`dlog compact`: all space of deleted logs comes back at once; the others stay, also after a kill."""
 
 # covers: ledger/deploy/compaction.py
 # covers: dlog/cli/operators/compact.py
@@ -89,6 +89,7 @@ def test_all_space_of_deleted_logs_comes_back_at_once(tmp_path: Path, capsys: Ru
     assert main(["compact", str(path), "--json"]) in (0, None)
     document = json.loads(capsys.readouterr().out)
     assert document["entry_logs"] >= 1
+    assert document["dead_bytes"] == 0
     assert (document["before_bytes"], document["after_bytes"]) == (before, disk_bytes(path))
     assert disk_bytes(path) <= 1.15 * LIVE_BYTES + RESERVES_BYTES
     assert main(["check", str(path)]) in (0, None)

@@ -52,7 +52,7 @@ Verdict = Literal["passed", "failed", "not applicable", "missing"]
 
 @attrs.frozen
 class ListedClass:
-    """What is known of a class of tests."""
+    """The entry of a class of tests in the list."""
 
     name: str  # below PACKAGE
     passes: int  # how many of its tests pass

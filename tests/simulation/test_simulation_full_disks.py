@@ -1,6 +1,6 @@
 """Worlds whose disks become full at some write, and are freed in small steps, with a start after each.
 
-What was acknowledged is there afterwards, and a bookie's entry logs are no larger than those of a new one.
+Acknowledged entries are there afterwards, and a bookie's entry logs are no larger than those of a new one.
 """
 
 from __future__ import annotations

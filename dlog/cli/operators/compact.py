@@ -1,4 +1,4 @@
-"""`dlog compact DIRECTORY`: give back the space of what was deleted, at once.
+"""`dlog compact DIRECTORY`: give back the space of deleted logs and records, at once.
 
 Inside: the command. Not inside: the work (``ledger.deploy.compaction``).
 """
@@ -27,7 +27,8 @@ def command(directory: Path, as_json: bool) -> ExitCode:
 
     A process that has DIRECTORY open does so by itself, slowly, and only in entry logs that are half empty.
     This command rewrites each entry log that holds anything deleted. No process may have DIRECTORY open. It
-    may be interrupted and repeated. It needs free space for what lives in one entry log, at most 64 MiB.
+    may be interrupted and repeated. It needs free space for the living entries of one entry log, at most 64
+    MiB. The exit code is 1 if space of deleted entries is left.
     """
     rounds: list[int] = []
 
@@ -42,7 +43,18 @@ def command(directory: Path, as_json: bool) -> ExitCode:
         raise as_dlog_error(exc, None, "compacting") from exc
     if as_json:
         print_json(
-            {"before_bytes": done.before_bytes, "after_bytes": done.after_bytes, "entry_logs": sum(rounds)}
+            {
+                "before_bytes": done.before_bytes,
+                "after_bytes": done.after_bytes,
+                "dead_bytes": done.dead_bytes,
+                "entry_logs": sum(rounds),
+            }
         )
     print_note(f"{directory}: {done.before_bytes:,} bytes before, {done.after_bytes:,} now")
+    if done.dead_bytes:
+        print_note(
+            f"{directory}: {done.dead_bytes:,} bytes of deleted entries are left, in logs that are damaged or"
+            " for whose copy there is no space (see above); free some space, and run it again"
+        )
+        return ExitCode.FAILED
     return ExitCode.OK

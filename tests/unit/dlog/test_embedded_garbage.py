@@ -29,7 +29,9 @@ from bookie.embedded.garbage import (
     entry_log_bytes_for,
 )
 from bookie.embedded.host import HostedBookie
-from bookie.gc.collector import GarbageCollector
+from bookie.gc.collector import GarbageCollector, GcRoundResult
+from bookie.gc.compaction_rules import CompactionConfig
+from bookie.gc.log_collector import LogStats
 from dlog.connect import prepare_embedded_namespace
 from dlog.context import NamespaceContext
 from dlog.namespace_handle import Namespace
@@ -189,6 +191,40 @@ async def test_on_a_full_disk_rounds_come_often_for_what_other_processes_delete(
     with trio.move_on_after(FIRST_ROUND_S + 1):
         await garbage.run()
     assert rounds.count == (FIRST_ROUND_S // FULL_INTERVAL_S if is_full else 1)
+
+
+class KeptLogs:
+    """A collector with a log that must be kept; each round rewrites it all the same."""
+
+    def __init__(self, *dead_bytes: int) -> None:
+        self.config, self.stats = compaction_for(MIB), LogStats(total_bytes=10 * MIB)
+        self.collectors, self._dead_bytes = [self], list(dead_bytes)
+        self.rounds = 0
+
+    def use(self, config: CompactionConfig) -> None:
+        self.config = config
+
+    def force(self, *, major: bool) -> None:
+        assert major
+        assert self.config.major_threshold == 1.0
+
+    async def run_round(self) -> GcRoundResult:
+        self.rounds += 1
+        self.stats.compacted_logs += 1
+        self.stats.live_bytes = self.stats.total_bytes - self._dead_bytes.pop(0)
+        return GcRoundResult((), ())
+
+
+@pytest.mark.parametrize(("dead_bytes", "rounds"), [((0, 0), 1), ((7, 0), 2), ((7, 7, 7), 2), ((7, 9, 9), 2)])
+async def test_a_compaction_ends_when_a_round_leaves_as_much_as_the_last_one(
+    dead_bytes: tuple[int, ...], rounds: int
+) -> None:
+    logs = KeptLogs(*dead_bytes)
+    before = logs.config
+    garbage = EmbeddedGarbage(cast(GarbageCollector, logs), Path("d"), cast(BoundMetadata, None))
+    counts: list[int] = []
+    assert await garbage.compact(counts.append) == dead_bytes[rounds - 1]
+    assert (logs.rounds, counts, logs.config) == (rounds, [1] * rounds, before)
 
 
 def test_a_disk_of_any_size_has_many_entry_logs_and_a_reserve_for_the_live_part_of_one() -> None:

@@ -173,7 +173,7 @@ async def test_on_a_full_disk_a_fence_takes_the_reserve_and_a_deletion_takes_not
 
 @pytest.mark.slow
 async def test_what_one_start_could_flush_the_next_one_does_not_write_again(tmp_path: Path) -> None:
-    """What is replayed fills the write cache six times. Each part needs space once."""
+    """The replayed entries fill the write cache six times. Each part needs space once."""
     disk = SmallDisk(tmp_path, 64 * MIB)
     disk.can_give_back = False
     await backlog_on_a_full_disk(disk, tmp_path)
