@@ -4,7 +4,7 @@ Inside: calls from asyncio tasks into trio, their cancellation, context managers
 Not inside: the functions that are called.
 Always: a cancelled call has ended in trio before its asyncio task continues; the guest run ends before the
 last block that needs it, and at the latest when the loop closes its asynchronous generators, as
-``asyncio.run`` makes it do.
+``asyncio.run`` makes it do, or when the loop is closed.
 
 Trio waits for sockets in a thread of its own, but only while nothing is ready. If no thread can be started,
 the loop looks at the sockets from time to time. Functions of trio that do not wait may be called from the
@@ -188,6 +188,7 @@ class Bridge:
         def done(result: Any) -> None:
             self._nursery = None
             give_back_interrupts()
+            give_back_close()
             try:
                 result.unwrap()
             except BaseException as exc:
@@ -199,6 +200,7 @@ class Bridge:
             self._with_loop = self._end_with_loop()
             await anext(self._with_loop)  # now the loop knows it
         give_back_interrupts = _take_interrupts(self._loop)
+        give_back_close = _end_before_close(self._loop, self._with_loop)
         steps = _Steps(self._loop)
         trio.lowlevel.start_guest_run(
             main,
@@ -409,6 +411,34 @@ def _take_interrupts(loop: asyncio.AbstractEventLoop) -> Callable[[], object]:
             signal.signal(signal.SIGINT, default)
 
     signal.signal(signal.SIGINT, handler)
+    return restore
+
+
+def _end_before_close(
+    loop: asyncio.AbstractEventLoop, with_loop: AsyncGenerator[None, None]
+) -> Callable[[], object]:
+    """Have ``loop.close`` close the generator first: asyncio tells nobody of a loop that is just closed.
+
+    Returns what restores the former method.
+    """
+    thread, pid, close = threading.get_ident(), os.getpid(), loop.close
+
+    def end_and_close() -> None:
+        is_here = (threading.get_ident(), os.getpid()) == (thread, pid)
+        try:
+            if is_here and not (loop.is_running() or loop.is_closed()):
+                loop.run_until_complete(with_loop.aclose())
+        finally:
+            close()
+
+    def restore() -> None:
+        if vars(loop).get("close") is end_and_close:
+            del loop.close
+
+    try:
+        loop.close = end_and_close  # type: ignore[method-assign]
+    except AttributeError:  # a loop in C, such as that of uvloop, has no place for it
+        return lambda: None
     return restore
 
 

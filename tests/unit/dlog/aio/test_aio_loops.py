@@ -118,3 +118,36 @@ def test_a_loop_that_ends_leaves_those_of_other_threads_alone(tmp_path: Path) ->
     asyncio.run(main())
     thread.join(DEADLINE_S)
     assert has_ended.is_set()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_loop_that_is_closed_closes_what_the_program_left_open(tmp_path: Path, times: int) -> None:
+    """Without ``asyncio.run``, and without ``shutdown_asyncgens``."""
+    uri, opened = tmp_path.as_uri(), []
+
+    async def leave_open() -> None:
+        namespace = await aio.open_namespace(uri).__aenter__()
+        # At once: the loop before has left no lock.
+        writer = await namespace.open_writer("log", create=True, lock_timeout_s=0).__aenter__()
+        opened.append((namespace, writer))  # or they are closed as what was dropped
+        await writer.append(b"appended")
+        for _ in range(10):
+            writer.submit(b"submitted")
+
+    before = left_behind()
+    loops: list[weakref.ref[object]] = []
+    for _ in range(times):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(leave_open())
+        loop.close()
+        loops.append(weakref.ref(loop))
+    del loop
+    opened.clear()
+    gc.collect()
+    assert what_is_left(loops, before) == []
+
+    async def read() -> list[bytes]:
+        async with aio.open_namespace(uri) as namespace, namespace.open_reader("log", follow=False) as reader:
+            return [record.payload async for record in reader]
+
+    assert asyncio.run(read()) == [b"appended", *[b"submitted"] * 10] * times
