@@ -48,8 +48,10 @@ def records_of(path: Path, kind: str, ledger_id: int) -> set[bytes]:
     with opened(path, kind) as again:
         if kind == "a ledger":
             with again.open(ledger_id) as entries:
-                last = entries.last_confirmed
-                return set(entries.read_payloads(0, last)) if last >= 0 else set()
+                found: list[bytes] = []
+                while len(found) <= entries.last_confirmed:  # a reply may end before
+                    found += entries.read_payloads(len(found), entries.last_confirmed)
+                return set(found)
         if kind == "a sharded log":
             with dlog.blocking.open_sharded_reader(again, "orders", follow=False) as records:
                 return {record.payload for _, record in records}

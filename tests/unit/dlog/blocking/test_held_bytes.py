@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 import dlog
+import ledger.blocking
 from dlog import blocking
 from dlog.blocking import shards
 from dlog.blocking.writer import HEADER_HELD_BYTES
+from ledger.config import ClientConfig
 from ledger.runtime.tasks.loop_thread import LoopThread
 from ledger.runtime.tasks.thread_queue import ITEM_BYTES
 
@@ -91,6 +93,19 @@ def test_the_key_and_the_headers_of_a_submitted_record_count(
         submit = partial(writer.submit, b"x" * size, key=key, headers=headers)
         assert fill(namespace._loop, submit) == RECORDS + 1
         writer.flush()
+        assert writer._queue.held_bytes == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("payload", [b"", b"x" * ITEM_BYTES], ids=["empty", "1 KiB"])
+def test_submitted_entries_of_a_ledger_hold_what_the_limit_allows(tmp_path: Path, payload: bytes) -> None:
+    config = ClientConfig(bytes_in_flight_max=RECORDS * ITEM_BYTES)
+    with ExitStack() as stack:
+        client = stack.enter_context(ledger.blocking.open_client(tmp_path.as_uri(), config=config))
+        writer = stack.enter_context(client.create(ensemble_size=1, write_quorum=1, ack_quorum=1))
+        writer.append(b"first")
+        assert fill(client._loop, lambda: writer.submit(payload)) == RECORDS + 1
+        writer.wait_confirmed(10 * RECORDS)
         assert writer._queue.held_bytes == 0
 
 
