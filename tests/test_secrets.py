@@ -59,8 +59,7 @@ NO_SECRET = {
     ("ledger.catalog.service_info", "Endpoint", "auth"),  # names of mechanisms
     ("bookie.config.classes", "BookieConfig", "client_auth"),  # SaslAuth, which has names of files
     ("bookie.config.report", "KeyReport", "key"),  # a key of bk_server.conf
-    ("dlog.format.record", "RecordWithAttributes", "key"),  # of a record, as its payload
-    ("dlog.cli.logs.write", "_Wanted", "key"),  # the same
+    ("dlog.cli.logs.write", "_Wanted", "key"),  # of a record, as its payload
     # SQL expressions that choose which records of a log are kept:
     ("spark_integration.commands.compact", "_Wanted", "key"),
     ("spark_integration.pipelines.compacting.compactor", "Compaction", "key"),

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Literal, overload
 
 from dlog.aio.bridge import Bridge
 from dlog.aio.face import Face, called, closing
 from dlog.format.record import Record
-from dlog.read.gaps import Gap, check_gaps
-from dlog.read.log_reader import BATCH_RECORDS
+from dlog.read.gaps import Gap, Missing, check_gaps
+from dlog.read.log_reader import BATCH_RECORDS, read_turn
 from dlog.read.log_reader import LogReader as TrioReader
-from dlog.read.record_batch import RecordBatch
+from dlog.read.record_batch import RecordBatch, Untaken
 from ledger.runtime.tasks.face import Shown, attribute, described, shown
 from namespace.cursor_nodes import Cursor
 from namespace.dlsn import DLSN
@@ -26,8 +27,8 @@ class LogReader(Face[TrioReader]):
 
     def __init__(self, bridge: Bridge, inner: TrioReader) -> None:
         super().__init__(bridge, inner)
-        self._records: Sequence[Record] = ()  # fetched; a RecordBatch if decoded to columns
-        self._index = 0  # of the first one that is not returned yet
+        self._untaken = Untaken()  # fetched
+        self._next: Iterator[Record] = iter(())  # ``_untaken.records``
         self._turn = asyncio.Lock()
         self._gap: Gap | None = None  # fetched and not returned yet
 
@@ -42,22 +43,29 @@ class LogReader(Face[TrioReader]):
     @property
     @described(TrioReader.position)
     def position(self) -> DLSN | None:
-        return self._records[self._index].dlsn if self._has_records else self._inner.position
+        return self._untaken.first or self._inner.position
 
     @property
     def is_sealed(self) -> bool:
         """True once all records of a sealed log were returned: no more will come."""
-        return self._inner.is_sealed and not self._has_records
+        return self._inner.is_sealed and not self._untaken
 
     def __aiter__(self) -> LogReader:
         return self
 
     async def __anext__(self) -> Record:
-        while not self._has_records:
-            if not await self._fetch(self._inner.read_records, RECORDS_AT_ONCE, None):
-                raise StopAsyncIteration
-        self._index += 1
-        return self._records[self._index - 1]
+        while True:
+            try:
+                for record in self._next:
+                    return record
+            except MemoryError:
+                self._hold(self._untaken.rest(again=True))
+                raise
+            if not self._untaken:
+                read = partial(read_turn, self._inner, columns=False, gaps=False)
+                if not await self._fetch(read, RECORDS_AT_ONCE, None):
+                    raise StopAsyncIteration
+            self._next = self._untaken.begin()
 
     @overload
     def batches(
@@ -80,7 +88,7 @@ class LogReader(Face[TrioReader]):
         self._bridge.check_caller()
         check_gaps(f"log {self.log!r}", self.gaps)
         _check_max(records_max)
-        if self._gap is None and not self._has_records:
+        if self._gap is None and not self._untaken:
             fetched = await self._fetch(self._inner.read_batch_or_gap, records_max, wait_s, gaps=True)
             if fetched is None:
                 return None
@@ -91,7 +99,7 @@ class LogReader(Face[TrioReader]):
     async def read_batch(self, records_max: int, *, wait_s: float | None = None) -> RecordBatch | None:
         self._bridge.check_caller()
         _check_max(records_max)
-        if not self._has_records and await self._fetch(self._inner.read_batch, records_max, wait_s) is None:
+        if not self._untaken and await self._fetch(self._inner.read_batch, records_max, wait_s) is None:
             return None
         return RecordBatch.of(self._take(records_max))
 
@@ -99,7 +107,7 @@ class LogReader(Face[TrioReader]):
     async def read_records(self, records_max: int, *, wait_s: float | None = None) -> list[Record] | None:
         self._bridge.check_caller()
         _check_max(records_max)
-        if not self._has_records and await self._fetch(self._inner.read_records, records_max, wait_s) is None:
+        if not self._untaken and await self._fetch(self._inner.read_records, records_max, wait_s) is None:
             return None
         return list(self._take(records_max))
 
@@ -117,17 +125,16 @@ class LogReader(Face[TrioReader]):
         return await self._bridge.run(self._inner.commit_to, position)
 
     def _take(self, records_max: int) -> Sequence[Record]:
-        records = self._records[self._index : self._index + records_max]
-        self._index += len(records)
+        records = self._untaken.take(records_max)
+        self._next = self._untaken.records
         return records
 
-    @property
-    def _has_records(self) -> bool:
-        return self._index < len(self._records)
+    def _hold(self, records: Sequence[Record]) -> None:
+        self._untaken, self._next = Untaken(records), iter(())
 
     async def _fetch(
         self,
-        read: Callable[..., Awaitable[Sequence[Record] | Gap | None]],
+        read: Callable[..., Awaitable[Sequence[Record] | Gap | Missing | None]],
         records_max: int,
         wait_s: float | None,
         *,
@@ -142,7 +149,7 @@ class LogReader(Face[TrioReader]):
         except TimeoutError:
             return False
         try:
-            if self._has_records or (gaps and self._gap is not None):
+            if self._untaken or (gaps and self._gap is not None):
                 return True  # another task has fetched them
             left_s = deadline_s - asyncio.get_running_loop().time()
             return await self._bridge.run(
@@ -153,7 +160,7 @@ class LogReader(Face[TrioReader]):
 
     async def _fetch_in_trio(
         self,
-        read: Callable[..., Awaitable[Sequence[Record] | Gap | None]],
+        read: Callable[..., Awaitable[Sequence[Record] | Gap | Missing | None]],
         records_max: int,
         wait_s: float | None,
     ) -> bool | None:
@@ -162,7 +169,8 @@ class LogReader(Face[TrioReader]):
         if isinstance(found, Gap):
             self._gap = found
             return True
-        self._records, self._index = found or (), 0
+        assert not isinstance(found, Missing)  # this reader asks for a gap as such
+        self._hold(found or ())
         return None if found is None else len(found) > 0
 
 

@@ -9,54 +9,37 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
-from operator import length_hint
+from functools import partial
 from typing import Any, Literal, NamedTuple, overload
 
 import trio
 
 from dlog.errors import NamespaceClosedError
 from dlog.format.record import Record
-from dlog.read.gaps import Gap, check_gaps
-from dlog.read.log_reader import BATCH_RECORDS
+from dlog.read.gaps import Gap, Missing, check_gaps
+from dlog.read.log_reader import BATCH_RECORDS, read_turn
 from dlog.read.log_reader import LogReader as TrioReader
-from dlog.read.record_batch import RecordBatch
+from dlog.read.record_batch import RecordBatch, Untaken
 from ledger.runtime.tasks.blocking_face import HeldFace
 from ledger.runtime.tasks.face import Shown, attribute, described, shown
 from ledger.runtime.tasks.forks import call_in_child
 from namespace.cursor_nodes import Cursor
 from namespace.dlsn import DLSN
 
-RECORDS_AT_ONCE = 1024  # an iterating reader fetches this many from the loop's thread
+RECORDS_AT_ONCE = 8192
 
 
-class _LeftRecords(NamedTuple):
-    """Records that are fetched and not returned yet: as objects, or as columns."""
+_NONE: Iterator[Record] = iter(())
+_FAILED: Iterator[Record] = iter([])  # instead of an iterator that had no memory for its next record
 
-    records: list[Record]
-    ahead: Iterator[Record]  # those of ``records``. Threads and interrupts cannot divide a step of it
-    batch: RecordBatch
+
+class _Left(NamedTuple):
+    """Records that are fetched and not returned yet."""
+
+    untaken: Untaken  # never ``take`` from it: it is replaced
     position: DLSN | None  # after all that is fetched
-
-    @property
-    def has_records(self) -> bool:
-        return length_hint(self.ahead) > 0 or len(self.batch) > 0
-
-    @property
-    def first(self) -> DLSN | None:
-        """The position of the first record that is left."""
-        if left := length_hint(self.ahead):
-            return self.records[-left].dlsn
-        return self.batch.first_dlsn if self.batch else None
-
-
-def _left(
-    position: DLSN | None, records: list[Record] | None = None, batch: RecordBatch | None = None
-) -> _LeftRecords:
-    records = [] if records is None else records
-    return _LeftRecords(records, iter(records), RecordBatch() if batch is None else batch, position)
 
 
 class LogReader(HeldFace[TrioReader]):
@@ -64,9 +47,9 @@ class LogReader(HeldFace[TrioReader]):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self._guard = threading.RLock()  # of threads that change ``_left``; the loop never takes it
-        self._left = _left(self._inner.position)  # the loop replaces it only when it has no records
-        self._ahead = self._left.ahead
+        self._guard = threading.RLock()  # of threads that replace ``_left``; the loop never takes it
+        self._left = _Left(Untaken(), self._inner.position)  # the loop replaces it only when it is empty
+        self._ahead = _NONE  # ``_left.untaken.records``
         self._gap: list[Gap] = []  # fetched and not returned yet, at most one
         self._fetching: trio.Event | None = None  # set when the fetch in progress ends
         call_in_child(self, LogReader._refuse_in_child)
@@ -89,7 +72,7 @@ class LogReader(HeldFace[TrioReader]):
             with suppress(NamespaceClosedError):
                 return self._loop.run(self._position_in_loop)
         left = self._left
-        return left.first or left.position
+        return left.untaken.first or left.position
 
     @described(TrioReader.commit)
     def commit(self, last: DLSN | None = None) -> Cursor | None:
@@ -107,20 +90,30 @@ class LogReader(HeldFace[TrioReader]):
     @property
     def is_sealed(self) -> bool:
         """True once all records of a sealed log were returned: no more will come."""
-        return self._inner.is_sealed and not self._left.has_records
+        return self._inner.is_sealed and not self._left.untaken
 
     def __iter__(self) -> Iterator[Record]:
         return self
 
     def __next__(self) -> Record:
         while True:
-            for record in self._ahead:
-                return record
+            try:
+                for record in self._ahead:
+                    return record
+            except MemoryError:
+                # Before any call: another thread or a signal handler may take records there.
+                self._ahead = _FAILED
+                with self._guard:
+                    self._settle()
+                raise
             with self._guard:
-                if (before := self._left).batch:
-                    self._replace(before, _left(before.position, list(before.batch)))
+                if (before := self._settle()).untaken:
+                    untaken = Untaken(before.untaken.whole)
+                    untaken.begin()
+                    self._replace(before, _Left(untaken, before.position))
                     continue
-            if not self._loop.run(self._fetch, self._inner.read_records, RECORDS_AT_ONCE, None):
+            read = partial(read_turn, self._inner, columns=False, gaps=False)
+            if not self._loop.run(self._fetch, read, RECORDS_AT_ONCE, None):
                 raise StopIteration
 
     @overload
@@ -138,56 +131,64 @@ class LogReader(HeldFace[TrioReader]):
         check_gaps(f"log {self.log!r}", self.gaps)
         _check_max(records_max)
         deadline_s = _deadline_s(wait_s)
-        while (taken := self._take_gap() or self._take_batch(records_max)) is None:
+        while (taken := self._take_gap() or self._take(records_max)) is None:
             fetched = self._loop.run(
                 self._fetch, self._inner.read_batch_or_gap, records_max, deadline_s, gaps=True
             )
             if not fetched:
                 return RecordBatch() if fetched is False else None
-        return taken
+        return taken if isinstance(taken, Gap) else RecordBatch.of(taken)
 
     @described(TrioReader.read_batch)
     def read_batch(self, records_max: int, *, wait_s: float | None = None) -> RecordBatch | None:
         _check_max(records_max)
         deadline_s = _deadline_s(wait_s)
-        while (batch := self._take_batch(records_max)) is None:
+        while (records := self._take(records_max)) is None:
             fetched = self._loop.run(self._fetch, self._inner.read_batch, records_max, deadline_s)
             if not fetched:
                 return RecordBatch() if fetched is False else None
-        return batch
+        return RecordBatch.of(records)
 
     @described(TrioReader.read_records)
     def read_records(self, records_max: int, *, wait_s: float | None = None) -> list[Record] | None:
         _check_max(records_max)
         deadline_s = _deadline_s(wait_s)
-        while not (records := list(islice(self._ahead, records_max))):
-            if (batch := self._take_batch(records_max)) is not None:
-                return list(batch)
+        while (records := self._take(records_max)) is None:
             fetched = self._loop.run(self._fetch, self._inner.read_records, records_max, deadline_s)
             if not fetched:
                 return [] if fetched is False else None
-        return records
+        return list(records)
 
     @described(TrioReader.resume_after)
     def resume_after(self, last: DLSN) -> DLSN:
         return self._inner.resume_after(last)
 
-    def _take_batch(self, records_max: int) -> RecordBatch | None:
-        if records := list(islice(self._ahead, records_max)):
-            return RecordBatch.of(records)
+    def _take(self, records_max: int) -> Sequence[Record] | None:
         with self._guard:
-            while batch := (before := self._left).batch:
-                taken = batch[:records_max]
-                if self._replace(before, _left(before.position, batch=batch[records_max:])):
+            while (before := self._settle()).untaken:
+                whole = before.untaken.whole
+                taken, rest = whole[:records_max], whole[records_max:]
+                if self._replace(before, _Left(Untaken(rest), before.position)):
                     return taken
         return None
 
-    def _replace(self, before: _LeftRecords, after: _LeftRecords) -> bool:
+    def _settle(self) -> _Left:
+        """Have no thread and no signal handler take records without the guard; the caller has it."""
+        while True:
+            before, failed = self._left, self._ahead is _FAILED
+            if not (failed or before.untaken.is_begun):
+                return before
+            if not failed:
+                self._ahead = _NONE  # now what is left can be counted
+            after = _Left(Untaken(before.untaken.rest(again=failed)), before.position)
+            self._replace(before, after)
+
+    def _replace(self, before: _Left, after: _Left) -> bool:
         """Replace what is left, unless a signal handler has done so; the caller has the guard."""
         if self._left is not before:
             return False
         self._left = after  # no signal can come after the look: Python calls handlers at calls and loops
-        self._ahead = after.ahead
+        self._ahead = after.untaken.records
         return True
 
     def _take_gap(self) -> Gap | None:
@@ -198,7 +199,7 @@ class LogReader(HeldFace[TrioReader]):
 
     async def _fetch(
         self,
-        read: Callable[..., Awaitable[list[Record] | RecordBatch | Gap | None]],
+        read: Callable[..., Awaitable[Sequence[Record] | Gap | Missing | None]],
         records_max: int,
         deadline_s: float | None,
         *,
@@ -216,7 +217,7 @@ class LogReader(HeldFace[TrioReader]):
         with trio.move_on_after(left_s()):
             while self._fetching is not None:
                 await self._fetching.wait()
-        if self._left.has_records or (gaps and self._gap):
+        if self._left.untaken or self._ahead is _FAILED or (gaps and self._gap):
             return True  # decided by one look: another thread may take the record before a second one
         if self._fetching is not None:
             return False
@@ -226,21 +227,19 @@ class LogReader(HeldFace[TrioReader]):
             if isinstance(found, Gap):
                 self._gap.append(found)
                 return True
-            if isinstance(found, RecordBatch):
-                self._left = _left(self._inner.position, batch=found)
-            elif found is not None:
-                self._left = _left(self._inner.position, found)
-                self._ahead = self._left.ahead
+            assert not isinstance(found, Missing)  # this reader asks for a gap as such
+            if found is not None:
+                self._left = _Left(Untaken(found), self._inner.position)
             return None if found is None else len(found) > 0
         finally:
-            if not self._left.has_records:
-                self._left = _left(self._inner.position)
+            if not self._left.untaken:
+                self._left = _Left(Untaken(), self._inner.position)
             self._fetching.set()
             self._fetching = None
 
     async def _position_in_loop(self) -> DLSN | None:
         await trio.lowlevel.checkpoint()
-        return self._left.first or self._inner.position
+        return self._left.untaken.first or self._inner.position
 
 
 def _check_max(records_max: int) -> None:

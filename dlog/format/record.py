@@ -21,11 +21,12 @@ Source: DistributedLog, LogRecord.java.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from operator import itemgetter
 from struct import Struct
 from types import MappingProxyType
-
-import attrs
+from typing import Any, ClassVar, Self
 
 from dlog.errors import EntryFormatError
 from namespace.dlsn import DLSN
@@ -63,14 +64,33 @@ def _repr_payload(payload: bytes) -> str:
     return repr(payload) if len(payload) <= 32 else f"{payload[:32]!r}... {len(payload)} bytes"
 
 
-@attrs.frozen
-class Record:
-    """One record, as a reader returns it."""
+def _field(index: int, doc: str) -> Any:
+    """A property for one element of a record."""
+    return property(itemgetter(index), doc=doc)
 
-    dlsn: DLSN  # its position; a reader that starts here returns this record first
-    txid: int  # chosen by the writer; never decreases along the log
-    payload: bytes = attrs.field(repr=_repr_payload)
-    sequence_id: int  # the number of user records before it in the log
+
+class Record(tuple[Any, ...]):
+    """One record, as a reader returns it. Immutable."""
+
+    # A tuple of (segment_seqno, entry_id, slot_id, txid, payload, sequence_id). ``make_records`` makes it in
+    # one step of the interpreter, which neither a thread nor a signal divides, and in a fifth of the time
+    # that an object and a DLSN of ``attrs`` take. The DLSN is made when it is asked for.
+    __slots__ = ()
+    __match_args__: ClassVar[tuple[str, ...]] = ("dlsn", "txid", "payload", "sequence_id")
+
+    txid: int = _field(3, "Chosen by the writer; never decreases along the log.")
+    payload: bytes = _field(4, "The bytes that were appended.")
+    sequence_id: int = _field(5, "The number of user records before it in the log.")
+
+    def __new__(cls, dlsn: DLSN, txid: int, payload: bytes, sequence_id: int) -> Self:
+        return tuple.__new__(
+            cls, (dlsn.segment_seqno, dlsn.entry_id, dlsn.slot_id, txid, payload, sequence_id)
+        )
+
+    @property
+    def dlsn(self) -> DLSN:
+        """Its position; a reader that starts here returns this record first."""
+        return DLSN(self[0], self[1], self[2])
 
     @property
     def key(self) -> bytes | None:
@@ -87,25 +107,70 @@ class Record:
         """The name of the shared writer's producer, and the record's number there; None without one."""
         return None
 
+    def with_payload(self, payload: bytes) -> Self:
+        """The same record with another payload."""
+        return tuple.__new__(type(self), (*self[:4], payload, *self[5:]))
 
-@attrs.frozen
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return (self.dlsn, *self[3:])
+
+    def __repr__(self) -> str:
+        shown = {name: repr(getattr(self, name)) for name in self.__match_args__}
+        shown["payload"] = _repr_payload(self.payload)
+        return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in shown.items())})"
+
+
 class RecordWithAttributes(Record):
     """A record with a key, headers or a producer."""
 
-    key: bytes | None
-    header_items: tuple[tuple[str, bytes], ...]
-    producer: tuple[str, int] | None = None
+    __slots__ = ()
+    __match_args__ = (*Record.__match_args__, "key", "header_items", "producer")
+
+    key: bytes | None = _field(6, Record.key.__doc__ or "")
+    header_items: tuple[tuple[str, bytes], ...] = _field(7, "The headers: names and values.")
+    producer: tuple[str, int] | None = _field(8, Record.producer.__doc__ or "")
+
+    def __new__(
+        cls,
+        dlsn: DLSN,
+        txid: int,
+        payload: bytes,
+        sequence_id: int,
+        key: bytes | None,
+        header_items: tuple[tuple[str, bytes], ...],
+        producer: tuple[str, int] | None = None,
+    ) -> Self:
+        return tuple.__new__(cls, (*Record(dlsn, txid, payload, sequence_id), key, header_items, producer))
 
     @property
     def headers(self) -> Mapping[str, bytes]:
         return MappingProxyType(dict(self.header_items))
 
 
-@attrs.frozen
 class RecordWithSealedAttributes(Record):
     """A record whose key and headers are encrypted, as its payload is; a reader without keys returns it."""
 
-    sealed: bytes = attrs.field(repr=False)
+    __slots__ = ()
+
+    sealed: bytes = _field(6, "The encrypted key and headers.")
+
+    def __new__(cls, dlsn: DLSN, txid: int, payload: bytes, sequence_id: int, sealed: bytes) -> Self:
+        return tuple.__new__(cls, (*Record(dlsn, txid, payload, sequence_id), sealed))
+
+
+def make_records(
+    segment_seqno: int,
+    entry_id: int,
+    slot_ids: Iterable[int],
+    txids: Iterable[int],
+    payloads: Iterable[bytes],
+    sequence_ids: Iterable[int],
+) -> Iterator[Record]:
+    """The same as ``Record`` for each, but made one by one without a step of Python."""
+    fields = zip(
+        repeat(segment_seqno), repeat(entry_id), slot_ids, txids, payloads, sequence_ids, strict=False
+    )
+    return map(tuple.__new__, repeat(Record), fields)
 
 
 def encode_records(payloads: Sequence[bytes], txids: Sequence[int], first_position: int) -> bytes:

@@ -21,6 +21,7 @@ from dlog.format.record import (
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     Record,
+    make_records,
 )
 from namespace.dlsn import DLSN
 
@@ -75,10 +76,13 @@ class RecordRun:
 
     def payload_ranges(self) -> Iterator[tuple[int, int]]:
         """``payload_range`` of each record."""
+        return zip(self.starts, self._payload_stops(), strict=True)
+
+    def _payload_stops(self) -> list[int]:
         gap = self.gap
         stops = [each - gap for each in self.starts[1:]]
         stops.append(self.stop)
-        return zip(self.starts, stops, strict=True)
+        return stops
 
     def dlsn(self, index: int) -> DLSN:
         """The position of a record."""
@@ -93,17 +97,20 @@ class RecordRun:
             self.dlsn(index), self.txids[index], self.body[start:stop], self.first_sequence_id + index
         )
 
-    def records(self) -> Iterator[Record]:
-        """All records."""
+    def records(self) -> tuple[Iterator[Record], Iterator[object]]:
+        """All records, each made when it is taken; and an iterator whose ``length_hint`` is the number left.
+
+        A step of the first is one step of the interpreter.
+        """
         if self.attributed:
-            yield from map(self.record, range(len(self)))
-            return
-        body, seqno, entry_id = self.body, self.segment_seqno, self.entry_id
-        slot, sequence_id = self.first_slot, self.first_sequence_id
-        for txid, (start, stop) in zip(self.txids, self.payload_ranges(), strict=True):
-            yield Record(DLSN(seqno, entry_id, slot), txid, body[start:stop], sequence_id)
-            slot += 1
-            sequence_id += 1
+            made = iter([self.record(index) for index in range(len(self))])
+            return made, made
+        count, sequence_id = len(self), self.first_sequence_id
+        slot_ids = iter(range(self.first_slot, self.first_slot + count))
+        payloads = map(self.body.__getitem__, map(slice, self.starts, self._payload_stops()))
+        sequence_ids = range(sequence_id, sequence_id + count)
+        made = make_records(self.segment_seqno, self.entry_id, slot_ids, self.txids, payloads, sequence_ids)
+        return made, slot_ids
 
     def part(self, first: int, stop: int) -> RecordRun:
         """The records from ``first`` up to, not including, ``stop``; at least one."""

@@ -12,7 +12,7 @@ Source: DistributedLog, BKAsyncLogReader.java (docs/stream-format.md 7).
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from threading import get_ident
@@ -39,7 +39,7 @@ from dlog.read.gaps import Gap, Missing, check_gaps
 from dlog.read.positioning import LATEST, Start
 from dlog.read.read_ahead import ReadAhead
 from dlog.read.read_only_log import ReadOnlyLog
-from dlog.read.record_batch import RecordBatch
+from dlog.read.record_batch import RecordBatch, Untaken
 from dlog.statistics_names import READERS_OPENED, RECEIVE, RECORDS_READ
 from ledger.pickling import ProcessBound
 from ledger.runtime.statistics.tracing import MESSAGE_COUNT, Span
@@ -51,6 +51,7 @@ from namespace.cursor_nodes import Cursor
 from namespace.dlsn import DLSN
 
 BATCH_RECORDS = 65_536
+COLUMNS_RECORDS_MIN = 32  # in an entry: columns make their records faster from here on
 IDLE = (
     "no entry came, not even a control record; the writer is gone or out of reach, or has no keep_alive_s"
     " below the reader's idle_timeout_s"
@@ -108,8 +109,8 @@ class LogReader(ProcessBound):
         self._txid_min = -1  # records before the first one with this transaction id are dropped
         self._position: DLSN | None = None
         self._is_closed = False
-        self._records: Sequence[Record] = []  # decoded; a RecordBatch if decoded to columns
-        self._index = 0  # of the first record that is not returned yet
+        self._untaken = Untaken()  # decoded
+        self._next: Iterator[Record] = iter(())  # ``_untaken.records``
         self._is_forked, self._thread = False, get_ident()
         self._cursor = cursor
         call_in_child(self, LogReader._refuse_in_child)
@@ -131,9 +132,8 @@ class LogReader(ProcessBound):
     def position(self) -> DLSN | None:
         """The start for a new reader that continues after the records returned so far; None for the log's
         first record."""
-        if self._index:
-            return self._records[self._index - 1].dlsn.next_slot()
-        return self._position
+        last = self._untaken.last_taken
+        return self._position if last is None else last.next_slot()
 
     @property
     def idle_s(self) -> float:
@@ -148,13 +148,18 @@ class LogReader(ProcessBound):
         return self
 
     async def __anext__(self) -> Record:
-        index = self._index
-        if index == len(self._records):
-            if not await (self._refill_observed() if self._is_observed else self._refill()):
+        while True:
+            try:
+                for record in self._next:
+                    return record
+            except MemoryError:
+                self._take_again()
+                raise
+            if not self._untaken and not await (
+                self._refill_observed() if self._is_observed else self._refill()
+            ):
                 raise StopAsyncIteration
-            index = self._index
-        self._index = index + 1
-        return self._records[index]
+            self._next = self._untaken.begin()
 
     async def read_batch(self, records_max: int, *, wait_s: float | None = None) -> RecordBatch | None:
         """Return the next records, at most ``records_max``; wait at most ``wait_s`` seconds for the first.
@@ -243,7 +248,7 @@ class LogReader(ProcessBound):
         """As ``read_batch``.
 
         Args:
-            columns: Decode entries to columns; False: to records, which is faster if all become objects.
+            columns: Decode entries to columns; False: to what is faster if all become objects.
         """
         if not self._is_observed:
             return await self._take_records(records_max, wait_s, columns)
@@ -260,7 +265,7 @@ class LogReader(ProcessBound):
         if records_max < 1:
             raise ValueError(f"records_max={records_max}: at least 1")
         self._check_caller()
-        if self._index == len(self._records):
+        if not self._untaken:
             if (ready := self._ready(columns)) is not None:
                 await trio.lowlevel.checkpoint()
                 ready = self._ready(columns)  # another task may have been here
@@ -272,8 +277,8 @@ class LogReader(ProcessBound):
                         ready = await self._refill(columns)
             if not ready:
                 return [] if ready is None else None
-        records = self._records[self._index : self._index + records_max]
-        self._index += len(records)
+        records = self._untaken.take(records_max)
+        self._next = self._untaken.records
         return records
 
     @property
@@ -324,7 +329,7 @@ class LogReader(ProcessBound):
         self._is_closed = True
         self._ahead.chunks.clear()
         self._position = self.position
-        self._records, self._index = [], 0
+        self._hold(())
         self._ahead.wake()
         await trio.lowlevel.checkpoint()
 
@@ -374,7 +379,8 @@ class LogReader(ProcessBound):
             ahead.error = exc
         self._ahead.stop()
         self._ahead = ahead
-        self._position, self._records, self._index = position, [], 0
+        self._position = position
+        self._hold(())
         self._spawn(ahead)
 
     @fails_at_checkpoint
@@ -399,7 +405,7 @@ class LogReader(ProcessBound):
         with self._receiving() as span:
             is_found = await self._refill()
             if span is not None:
-                found = self._records[self._index :] if is_found else ()
+                found = self._untaken.whole if is_found else ()
                 span.set_attribute(MESSAGE_COUNT, len(found))
                 self._link(span, found)
         return is_found
@@ -424,12 +430,12 @@ class LogReader(ProcessBound):
         self._check_caller()
         if self._is_closed:
             raise NamespaceClosedError(f"reader of log {self.log!r}: it was closed; open another one")
-        if self._index < len(self._records):
+        if self._untaken:
             return True
         if self._undecryptable is not None:
             raise self._undecryptable
         while self._ahead.chunks and not (self.is_sealed or self._is_past_end):
-            if self._decode_next(columns and self._opener is None):
+            if self._decode_next(columns):
                 return True
         if self.is_sealed or self._is_past_end:
             return False
@@ -445,6 +451,7 @@ class LogReader(ProcessBound):
         expand_until = segment.expanded_bytes + self._expand_bytes_max
         records: list[Record] = []
         runs: list[RecordRun] = []
+        columns = self._opener is None and (columns or segment.last_entry_records >= COLUMNS_RECORDS_MIN)
         try:
             for entry in chunk.entries:
                 if columns:
@@ -487,16 +494,24 @@ class LogReader(ProcessBound):
                 records = records[:kept]
                 self._is_past_end = True
                 self._ahead.stop()
-        if self._index:
-            self._position = self._records[self._index - 1].dlsn.next_slot()
-            self._records, self._index = [], 0
+        self._position = self.position
+        self._hold(())
         if self._opener is not None:
             records = self._decrypted(self._opener, records)
         if not records:
             return False
-        self._records, self._index = records, 0
+        self._hold(records)
         self._counts[RECORDS_READ] += len(records)
         return True
+
+    def _take_again(self) -> None:
+        """Return the record that did not fit into memory, and those after it, by later calls."""
+        rest = self._untaken.rest(again=True)
+        self._position = Untaken(rest).first
+        self._hold(rest)
+
+    def _hold(self, records: Sequence[Record]) -> None:
+        self._untaken, self._next = Untaken(records), iter(())
 
     def _decrypted(self, opener: PayloadOpener, records: Sequence[Record]) -> list[Record]:
         """The records with their payloads; those before the first that does not decrypt."""
@@ -547,12 +562,12 @@ def end_of(reader: LogReader) -> DLSN | Start | None:
 
 
 async def read_turn(
-    reader: LogReader, records_max: int, *, columns: bool, gaps: bool
+    reader: LogReader, records_max: int, *, wait_s: float | None = None, columns: bool, gaps: bool
 ) -> Sequence[Record] | Missing | None:
-    """As ``LogReader.read_batch``, or a gap; None at the end. For a reader of several shards.
+    """As ``LogReader.read_batch``, or a gap; None at the end. For a reader of several shards, and iterators.
 
     Args:
-        columns: Decode entries to columns; False: to records, which is faster if all become objects.
+        columns: Decode entries to columns; False: to what is faster if all become objects.
     """
     read = reader._records_or_gap if gaps else reader._read_records
-    return await read(records_max, wait_s=None, columns=columns)
+    return await read(records_max, wait_s=wait_s, columns=columns)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-import attrs
 import trio
 
 from dlog.description import EntryTotals
@@ -329,7 +328,7 @@ class ReadOnlyLog:
         entries = await read_entries(handle, first.entry_id, last)
         with self.decoding(first):
             found = next(one for one in reader.decode_all(entries) if one.dlsn == record.dlsn)
-        return attrs.evolve(record, payload=found.payload)
+        return record.with_payload(found.payload)
 
     async def entry_totals(
         self, segments: Sequence[LogSegment], entries: Sequence[tuple[int, int]]

@@ -10,7 +10,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain, islice
+from operator import length_hint
 from typing import TYPE_CHECKING, overload
 
 from dlog.errors import ConfigError
@@ -23,6 +24,70 @@ if TYPE_CHECKING:
 
 COLUMNS = ("segment", "entry", "slot", "txid", "sequence_id", "payload")  # of Arrow
 ATTRIBUTES = ("key", "headers")
+
+
+class Untaken:
+    """The records of a sequence that were not taken yet: one by one from ``records``, or by ``take``."""
+
+    __slots__ = ("_counters", "_first", "records", "whole")
+
+    def __init__(self, whole: Sequence[Record] = ()) -> None:
+        self.whole, self._first = whole, 0
+        self.records: Iterator[Record] = iter(())
+        self._counters: list[Iterator[object]] | None = None  # of ``records``, once ``begin`` made them
+
+    def __len__(self) -> int:
+        if self._counters is None:
+            return len(self.whole) - self._first
+        return sum(map(length_hint, self._counters))
+
+    @property
+    def first(self) -> DLSN | None:
+        """The position of the first record that was not taken."""
+        return _dlsn_at(self.whole, len(self.whole) - left) if (left := len(self)) else None
+
+    @property
+    def last_taken(self) -> DLSN | None:
+        """The position of the last record that was taken; None if none was."""
+        return _dlsn_at(self.whole, index - 1) if (index := len(self.whole) - len(self)) else None
+
+    def begin(self) -> Iterator[Record]:
+        """Make ``records``, which ``take`` may replace."""
+        if self._counters is None:
+            rest = self.whole[self._first :]
+            if isinstance(rest, RecordBatch):
+                self.records, self._counters = rest.countdown()
+            else:
+                self.records = iter(rest)
+                self._counters = [self.records]
+        return self.records
+
+    def take(self, count: int) -> Sequence[Record]:
+        """The next records, at most this many."""
+        if self.is_begun and not isinstance(self.whole, RecordBatch):
+            return list(islice(self.records, count))
+        first = len(self.whole) - len(self)
+        taken = self.whole[first : first + count]
+        self.records, self._counters, self._first = iter(()), None, first + len(taken)
+        return taken
+
+    @property
+    def is_begun(self) -> bool:
+        """Records can be taken from ``records``."""
+        return self._counters is not None
+
+    def rest(self, *, again: bool = False) -> Sequence[Record]:
+        """What was not taken.
+
+        Args:
+            again: And the record before, which did not fit into memory when ``records`` made it. Its counter
+                moved before that.
+        """
+        return self.whole[len(self.whole) - len(self) - again :]
+
+
+def _dlsn_at(records: Sequence[Record], index: int) -> DLSN:
+    return records.dlsn(index) if isinstance(records, RecordBatch) else records[index].dlsn
 
 
 class RecordBatch(Sequence[Record]):
@@ -59,7 +124,15 @@ class RecordBatch(Sequence[Record]):
 
     def __iter__(self) -> Iterator[Record]:
         for each in self._runs:
-            yield from each.records()
+            yield from each.records()[0]
+
+    def countdown(self) -> tuple[Iterator[Record], list[Iterator[object]]]:
+        """An iterator over the records, and such whose ``length_hint`` are together how many are left.
+
+        A step of the first is one step of the interpreter, so threads and signal handlers cannot divide it.
+        """
+        parts = [each.records() for each in self._runs]
+        return chain.from_iterable([records for records, _ in parts]), [counter for _, counter in parts]
 
     @overload
     def __getitem__(self, index: int) -> Record: ...

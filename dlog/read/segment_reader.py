@@ -67,6 +67,7 @@ class SegmentReader:
         self.is_closed = False  # last_entry_id is final
         self.is_sealed = False  # an end-of-stream record was read
         self.last_position = 0  # of the last record read; 0 if it is not known
+        self.last_entry_records = 0  # about how many records the last entry had
         self.expanded_bytes = 0  # of compressed entries and of record sets, since the segment's start
         self._skip_before = start
         self._enveloped = enveloped
@@ -116,7 +117,9 @@ class SegmentReader:
             EntryFormatError: The entry does not decode, or records are missing before it
                 (``PositionGapError``). Nothing was appended, and the cursor did not move.
         """
+        before = self.last_position
         self._decode_body(entry, *self._open(entry), into)
+        self.last_entry_records = self.last_position - before
 
     def decode_columns(self, entry: bytes, into: list[RecordRun]) -> None:
         """As ``decode``, but as columns. An entry of plain records gives no object for each record."""
@@ -133,6 +136,7 @@ class SegmentReader:
             )
             if run is not None:
                 into.append(run)
+                self.last_entry_records = len(run)
                 self.last_position += len(run)
                 self.next_entry_id += 1
                 return
@@ -154,7 +158,7 @@ class SegmentReader:
         first, mark = self._skip_before, len(into)
         if position and first is None:
             # The usual case in one fast loop: plain user records with consecutive positions.
-            unpack, push = RECORD_HEADER.unpack_from, into.append
+            unpack, push, make = RECORD_HEADER.unpack_from, into.append, tuple.__new__
             last_header = stop - RECORD_HEADER_BYTES
             slot = 0
             while offset <= last_header:
@@ -166,7 +170,7 @@ class SegmentReader:
                 if end > stop:
                     break
                 position += 1
-                push(Record(DLSN(seqno, entry_id, slot), txid, body[begin:end], sequence_base + position))
+                push(make(Record, (seqno, entry_id, slot, txid, body[begin:end], sequence_base + position)))
                 slot += 1
                 offset = end
             if (

@@ -119,7 +119,7 @@ def recording() -> Iterator[None]:
         if result and self not in readers:
             readers[self] = history.open_reader(f"{id(self):x}", start)
         if result:
-            for record in self._records:
+            for record in self._untaken.whole:
                 readers[self].returned(record)
         return result
 

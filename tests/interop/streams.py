@@ -219,7 +219,7 @@ def is_followed_by_java(got: Sequence[Record], expected: Sequence[Record]) -> bo
     numbers for all of it. A reader that lists the segments later knows them.
     """
     return len(got) == len(expected) and all(
-        attrs.evolve(one, sequence_id=other.sequence_id) == other
+        Record(one.dlsn, one.txid, one.payload, other.sequence_id) == other
         and (one == other or one.sequence_id >> 32 == -(2**31) + one.dlsn.segment_seqno)
         for one, other in zip(got, expected, strict=True)
     )

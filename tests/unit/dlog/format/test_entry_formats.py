@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
 from dlog.errors import EntryFormatError
@@ -21,9 +24,12 @@ from dlog.format.record import (
     PAYLOAD_BYTES_MAX,
     TXID_MAX,
     Record,
+    RecordWithAttributes,
+    RecordWithSealedAttributes,
     decode_records,
     encode_record,
     encode_records,
+    make_records,
 )
 from dlog.format.record_set import SetBudget, decode_record_set
 from dlog.read.segment_reader import SegmentReader
@@ -177,6 +183,59 @@ def test_a_snappy_body_has_the_bytes_of_the_raw_format() -> None:
 def test_a_snappy_body_that_copies_from_before_its_start_is_refused() -> None:
     with pytest.raises(EntryFormatError, match=r"11 bytes are no Snappy block: .*offset 7"):
         expand(Compression.SNAPPY.value, hexed("3c 14 61206c6f6720 d6 0700"), 60, 100)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(DLSN(1, 2, 3), 4, b"x", 5),
+        RecordWithAttributes(DLSN(1, 2, 3), 4, b"x", 5, b"k", (("a", b"1"),), ("p", 7)),
+        RecordWithSealedAttributes(DLSN(1, 2, 3), 4, b"x", 5, b"sealed"),
+    ],
+    ids=["plain", "with-attributes", "sealed"],
+)
+def test_a_record_is_a_value_that_nobody_changes(record: Record) -> None:
+    assert (record.dlsn, record.txid, record.payload, record.sequence_id) == (DLSN(1, 2, 3), 4, b"x", 5)
+    for name in ("dlsn", "txid", "payload", "sequence_id", "key", "other"):
+        with pytest.raises(AttributeError):
+            setattr(record, name, 1)
+    for same in (copy.copy(record), copy.deepcopy(record), pickle.loads(pickle.dumps(record))):
+        assert same == record
+        assert hash(same) == hash(record)
+        assert type(same) is type(record)
+        assert (same.key, same.headers, same.producer) == (record.key, record.headers, record.producer)
+    other = record.with_payload(b"y")
+    assert other != record
+    assert (other.payload, other.with_payload(b"x")) == (b"y", record)
+
+
+def test_records_of_different_kinds_are_not_equal() -> None:
+    fields = DLSN(1, 2, 3), 4, b"x", 5
+    kinds = {
+        Record(*fields),
+        RecordWithAttributes(*fields, None, ()),
+        RecordWithSealedAttributes(*fields, b""),
+    }
+    assert len(kinds) == 3
+
+
+def test_records_made_in_a_row_are_those_made_one_by_one() -> None:
+    made = make_records(7, 8, range(3, 6), (10, 10, 12), (b"a", b"", b"c"), range(20, 23))
+    assert list(made) == [
+        Record(DLSN(7, 8, 3), 10, b"a", 20),
+        Record(DLSN(7, 8, 4), 10, b"", 21),
+        Record(DLSN(7, 8, 5), 12, b"c", 22),
+    ]
+
+
+def test_a_record_shows_its_fields() -> None:
+    assert repr(Record(DLSN(1, 2, 3), 4, b"x", 5)) == (
+        "Record(dlsn=DLSN(1, 2, 3), txid=4, payload=b'x', sequence_id=5)"
+    )
+    assert "key=b'k', header_items=(('a', b'1'),)" in repr(
+        RecordWithAttributes(DLSN(1, 2, 3), 4, b"x", 5, b"k", (("a", b"1"),))
+    )
+    assert "secret" not in repr(RecordWithSealedAttributes(DLSN(1, 2, 3), 4, b"x", 5, b"secret"))
 
 
 def test_a_record_shows_the_start_of_a_long_payload_only() -> None:

@@ -7,15 +7,18 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dlog
 from dlog import DLSN, Record
 from dlog.format.envelope import seal_envelope
 from dlog.format.record import RecordWithAttributes, encode_records
-from dlog.read.record_batch import RecordBatch
+from dlog.read.record_batch import RecordBatch, Untaken
 from tests.fakes.log_by_hand import Log, open_log
 
 SIZES = [3, 3, 3, 3, 3, 0, 9, 1, 4, 4]  # of the payloads of an entry
@@ -83,6 +86,62 @@ async def test_columns_have_one_element_for_each_record(autojump_clock: object) 
             assert batch.payload_bytes == sum(len(each.payload) for each in expected)
         assert (whole.first_dlsn, whole.last_dlsn) == (records[0].dlsn, records[-1].dlsn)
         assert repr(whole) == "<RecordBatch, 70 records from 1:0:0 to 1:6:9>"
+
+
+RECORDS = [
+    RecordWithAttributes(DLSN(1, at // 7, at % 7), at, b"%d" % at, at, b"k", ())
+    if at // 7 == 2
+    else Record(DLSN(1, at // 7, at % 7), at, b"%d" % at, at)
+    for at in range(40)
+]
+
+
+@given(
+    as_columns=st.booleans(),
+    takes=st.lists(st.one_of(st.none(), st.just(0), st.integers(1, 15)), max_size=60),
+)
+def test_records_are_taken_once_whether_one_by_one_or_together(
+    as_columns: bool, takes: list[int | None]
+) -> None:
+    untaken = Untaken(RecordBatch.of(RECORDS) if as_columns else RECORDS)
+    taken: list[Record] = []
+    for count in takes:
+        if count is None:
+            taken += islice(untaken.begin(), 1)
+        else:
+            taken += untaken.take(count)
+        assert taken == RECORDS[: len(taken)]
+        assert len(untaken) == len(RECORDS) - len(taken)
+        assert list(untaken.rest()) == RECORDS[len(taken) :]
+        assert untaken.last_taken == (taken[-1].dlsn if taken else None)
+        assert untaken.first == (RECORDS[len(taken)].dlsn if len(taken) < len(RECORDS) else None)
+
+
+class ShortOfMemory(bytes):
+    """The bytes of an entry. A slice of them fails once."""
+
+    fails_left = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        if ShortOfMemory.fails_left:
+            ShortOfMemory.fails_left -= 1
+            raise MemoryError
+        return super().__getitem__(index)
+
+
+def test_a_record_that_did_not_fit_into_memory_is_the_first_of_the_rest() -> None:
+    records = [record for record in RECORDS if type(record) is Record]
+    for fails_at in range(len(records)):
+        batch = RecordBatch.of(records)
+        for run in batch._runs:
+            run.body = ShortOfMemory(run.body)
+        untaken = Untaken(batch)
+        iterator = untaken.begin()
+        assert list(islice(iterator, fails_at)) == records[:fails_at]
+        ShortOfMemory.fails_left = 1
+        with pytest.raises(MemoryError):
+            next(iterator)
+        assert list(untaken.rest(again=True)) == records[fails_at:]
 
 
 async def test_payload_views_are_ranges_of_the_entries(autojump_clock: object) -> None:
