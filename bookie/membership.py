@@ -122,7 +122,7 @@ async def join_cluster(store: MetadataStore, identity: Identity, port: int, setu
         cookie=cookie,
         startup_check=startup_check,
         registration=registration,
-        cluster=ClusterAccess(nodes, setup.open_store, partial(_client_config, config)),
+        cluster=ClusterAccess(nodes, setup.open_store, partial(client_config, config)),
         policies=policies,
     )
 
@@ -134,7 +134,7 @@ def _service_info(identity: Identity, port: int, location: str | None, *, has_tl
     return encode_service_info(ServiceInfo((endpoint,), properties))
 
 
-def _client_config(config: BookieConfig) -> ClientConfig:
+def client_config(config: BookieConfig) -> ClientConfig:
     """Of a client that reads from the other bookies."""
     transport = TransportConfig(
         tls=None if config.tls is None else peer_context(config.tls),

@@ -149,10 +149,12 @@ def decide(
         raise CookieError(
             f"bookie {mine.bookie_id} is registered at {registered.path}, but {_listed(missing)}"
             f" {'has' if len(missing) == 1 else 'have'} no {VERSION_FILE} file: a disk was lost, swapped or"
-            " is not mounted. Mount it. If its data is gone, run `dlog bookie decommission"
-            f" {mine.bookie_id}`, which copies this bookie's ledgers elsewhere and deletes its cookie, and"
-            " start with empty directories; or set"
-            " dataIntegrityStampMissingCookies=true: the bookie then starts on the empty directory and copies"
+            " is not mounted. Mount it. If its data is gone, run `dlog bookie replace-disk --config FILE`"
+            " with the empty directory in its place: it looks whether the other bookies have its entries, and"
+            " copies them back. To give the bookie up, run"
+            f" `dlog bookie decommission {mine.bookie_id}`, which copies its ledgers elsewhere and deletes"
+            " its cookie. With dataIntegrityStampMissingCookies=true"
+            " the bookie starts on the empty directory without that look, and copies"
             " from the other bookies what it may have lost. If the directory is an addition, set"
             f" allowStorageExpansion=true\n{_diff(mine, registered.cookie, f'node {registered.path}')}"
         )
@@ -161,7 +163,7 @@ def decide(
         raise CookieError(
             f"bookie {mine.bookie_id}: {_listed(lost)} had entries according to {registered.path}, but has no"
             f" {VERSION_FILE} file: a disk was lost or is not mounted. allowStorageExpansion adds"
-            " directories; it does not replace lost ones\n"
+            " directories; it does not replace lost ones. `dlog bookie replace-disk --config FILE` does\n"
             + _diff(mine, registered.cookie, f"node {registered.path}")
         )
     if filled:

@@ -1,6 +1,6 @@
-"""Taking a bookie out of its cluster, as an operator asks for it.
+"""Taking a bookie out of its cluster, or bringing an emptied one back, as an operator asks for it.
 
-Inside: draining it of writers, moving its replicas, removing its cookie.
+Inside: draining it of writers, moving its replicas, removing its cookie; whether its entries are elsewhere.
 Not inside: what happens without an operator (``ledger.replication``), commands.
 Entry points: ``drain_bookie``, ``evacuate_bookies``, ``decommission_bookie``.
 """

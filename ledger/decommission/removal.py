@@ -137,7 +137,8 @@ async def remove_cookie(context: ClientContext, session: MetadataStore, bookie: 
         raise BookieInUseError(
             bookie,
             f"{len(named)} ledgers name it: {_shown(named)}. `dlog bookie decommission {bookie}` or"
-            f" `dlog bookie recover {bookie}` moves them",
+            f" `dlog bookie recover {bookie}` moves them to other bookies. If it only lost its disk, keep the"
+            " cookie: `dlog bookie replace-disk --config FILE` copies its entries to an empty one",
         )
     if stat is None:
         return False

@@ -94,11 +94,15 @@ class LedgerCheck:
         percentage: int = 0,
         reads_max: int = 32,
         asks_lists: bool = False,
+        members: Collection[str] | None = None,
     ) -> None:
-        """``asks_lists``: also ask each bookie for its list of entries."""
+        """Args:
+        asks_lists: Also ask each bookie for its list of entries.
+        members: The bookies to look at; None for all of a ledger.
+        """
         self._context, self._percentage, self._asks_lists = context, percentage, asks_lists
         self._limiter = trio.CapacityLimiter(reads_max)
-        self._tasks_max = reads_max
+        self._tasks_max, self._members = reads_max, members
         self._lists = EntryLists(context, self._limiter)
 
     async def find(
@@ -118,17 +122,17 @@ class LedgerCheck:
         has_doubts, unreached = False, set[str]()
         fragments = fragments_of(metadata, lac)
         denied: dict[tuple[int, int], int] = {}  # the entry that the bookie did not return
+        asked = self._looked_at(fragments)
         lists: dict[str, Availability | None] = {}
         if self._asks_lists:
-            members = {bookie for fragment in fragments for bookie in fragment.bookies}
-            lists = await self._lists.of_each(current.ledger_id, members & registered.all)
+            lists = await self._lists.of_each(current.ledger_id, asked & registered.all)
 
         def jobs() -> Iterator[tuple[int, int, list[int]]]:
             for number, fragment in enumerate(fragments):
                 for index, bookie in enumerate(fragment.bookies):
                     is_suspect = bookie in absent and lists.get(bookie) is None
                     percentage = 100 if is_suspect else self._percentage
-                    entries = fragment.to_verify(index, percentage, self._context.rng)
+                    entries = bookie in asked and fragment.to_verify(index, percentage, self._context.rng)
                     if entries and bookie not in registered.all:
                         bad[number, index] = None
                     elif entries:
@@ -171,6 +175,10 @@ class LedgerCheck:
             for number, indices in indices_of.items()
         )
         return CheckResult(found, has_doubts, frozenset(unreached))
+
+    def _looked_at(self, fragments: Collection[Fragment]) -> set[str]:
+        found = {bookie for fragment in fragments for bookie in fragment.bookies}
+        return found if self._members is None else found.intersection(self._members)
 
     async def _find_holes(
         self,

@@ -27,6 +27,7 @@ from dlog.cli.operators.bookie.cookies import cookie
 from dlog.cli.operators.bookie.drain import drain
 from dlog.cli.operators.bookie.inspect import entry_log, index_file, journal, print_places
 from dlog.cli.operators.bookie.removal import decommission, recover
+from dlog.cli.operators.bookie.replacement import replace_disk
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.log_lines import print_warnings
@@ -221,8 +222,9 @@ def format_(config_path: Path, yes: bool, as_json: bool) -> None:
     """Delete all entries, the journal and the index of a stopped bookie.
 
     The cookie in the metadata store stays, so the bookie does not start on the empty directories:
-    `dlog bookie decommission` moves its ledgers and deletes the cookie, and then the bookie starts as a new
-    one. If the command is interrupted, run it again.
+    `dlog bookie replace-disk` copies its entries back from the other bookies; or `dlog bookie decommission`
+    moves its ledgers and deletes the cookie, and then the bookie starts as a new one. If the command is
+    interrupted, run it again.
 
     Exit code 5: the bookie runs; nothing was deleted.
     """
@@ -499,6 +501,7 @@ bookie.add_command(readonly)
 bookie.add_command(drain)
 bookie.add_command(recover)
 bookie.add_command(decommission)
+bookie.add_command(replace_disk)
 bookie.add_command(decommission, "decommissionbookie")
 
 command = bookie

@@ -115,6 +115,8 @@ def recover(
             f"{len(results) - len(left)} of {len(results)} ledgers moved, {stats['entries_copied']:,} entries"
             f" of {stats['bytes_copied']:,} bytes copied"
         )
+    if left:
+        print_note(_replace_hint(names))
     return ExitCode.FAILED if left else ExitCode.OK
 
 
@@ -184,6 +186,7 @@ def decommission(
         )
     if done is None:
         print_note(f"dlog: {seen.ledgers_left} of {seen.ledgers} ledgers still name {bookie}; run it again")
+        print_note(_replace_hint(bookie))
         return ExitCode.FAILED
     if not as_json:
         cookie = "its cookie is deleted" if done.is_cookie_deleted else "no cookie was deleted"
@@ -230,3 +233,11 @@ def _why(one: Evacuated) -> str:
         "open": "it is written to the bookie, and --skip-open leaves it alone",
         "failed": "not all entries could be copied; the log line above names the reason",
     }[one.outcome.value]
+
+
+def _replace_hint(bookies: str) -> str:
+    """What to do if there is no bookie to which the ledgers could move."""
+    return (
+        f"without another bookie to move them to, give {bookies} an empty disk: `dlog bookie replace-disk"
+        " --config FILE` on its machine copies its entries back"
+    )
