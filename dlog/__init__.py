@@ -109,6 +109,9 @@ if TYPE_CHECKING:
     from dlog.read.positioning import LATEST as LATEST
     from dlog.read.positioning import Start as Start
     from dlog.read.record_batch import RecordBatch as RecordBatch
+    from dlog.read.segment_watch import SegmentChange as SegmentChange
+    from dlog.read.segment_watch import SegmentChangeKind as SegmentChangeKind
+    from dlog.read.segment_watch import SegmentWatch as SegmentWatch
     from dlog.read.verifier import LogProblem as LogProblem
     from dlog.read.verifier import LogVerification as LogVerification
     from dlog.repair.findings import Finding as Finding

@@ -11,6 +11,7 @@ Source: DistributedLog, BKDistributedLogNamespace.java, BKDistributedLogManager.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from fnmatch import fnmatchcase
@@ -21,12 +22,19 @@ from dlog.config import NamespaceConfig, WriterConfig
 from dlog.context import NamespaceContext
 from dlog.description import EntryTotals, LogDescription, SegmentDescription
 from dlog.errors import ConfigError, EndOfStreamError, LogNotFoundError, translated
+from dlog.format.arguments import as_txid
 from dlog.operations.access import AccessCalls
 from dlog.operations.administration import create_log, delete_log, purge_log, truncate_log
 from dlog.operations.batches import BatchCalls
 from dlog.operations.calls import waits_for_store, where_it_is
 from dlog.operations.health import NamespaceHealth, health_of
-from dlog.operations.opening import cursors_of, open_reader, open_shared_writer, open_writer
+from dlog.operations.opening import (
+    cursors_of,
+    open_reader,
+    open_shared_writer,
+    open_writer,
+    watch_segments,
+)
 from dlog.operations.policy import PolicyCalls
 from dlog.operations.properties import PropertyCalls
 from dlog.operations.queries import describe_log
@@ -36,7 +44,8 @@ from dlog.operations.retention import RetentionCalls
 from dlog.promotion.calls import PromotionCalls
 from dlog.read.cursors import LogCursors
 from dlog.read.log_reader import LogReader
-from dlog.read.positioning import EARLIEST, Start, Where, position_or_txid
+from dlog.read.positioning import EARLIEST, Start, Where, position_or_txid, txid_at
+from dlog.read.segment_watch import SegmentWatch
 from dlog.scan.scan import Scan, ScannedLog, converter_of, open_scan
 from dlog.statistics_names import statistics_of
 from dlog.write.log_writer import LogWriter
@@ -288,6 +297,18 @@ class Namespace(ProcessBound):
         )
         return open_scan(log, converter, first, last)
 
+    def watch_segments(self, name: str) -> AbstractAsyncContextManager[SegmentWatch]:
+        """Follow a log's segments, for the duration of an ``async with``: an iterator of their changes.
+
+        It reports what appeared, was completed, was truncated and was deleted since it was opened;
+        ``SegmentWatch.segments`` has those that were there. What happened while nobody waited is reported as
+        the difference: a segment that came and went is not seen.
+
+        Raises:
+            LogNotFoundError, LogMetadataError
+        """
+        return watch_segments(self.context, name)
+
     def cursors(self, name: str) -> LogCursors:
         """The cursors of a log: named positions that readers commit."""
         return cursors_of(self.context, name)
@@ -459,6 +480,33 @@ class Namespace(ProcessBound):
         """
         log = self.context.log(await self.context.permitted(name, Right.READ))
         record = await log.last_record(await log.segments())
+        return None if record is None else record.dlsn
+
+    @where_it_is
+    @waits_for_store
+    async def position_of(
+        self, name: str, *, txid: int | None = None, timestamp: datetime.datetime | None = None
+    ) -> DLSN | None:
+        """The position of the first visible record at a transaction id or a moment, or after it.
+
+        It is found by a binary search, without a writer, a reader or the lock. None: there is no such record
+        yet, or none is left.
+
+        Args:
+            txid: The record has this transaction id or a greater one.
+            timestamp: The same with its epoch milliseconds, which are the default transaction ids.
+
+        Raises:
+            ValueError: Not exactly one of the two is given, or the moment has no time zone.
+            LogNotFoundError, LogMetadataError, CorruptLogError
+        """
+        place = txid if timestamp is None else timestamp
+        if place is None or (txid is not None and timestamp is not None):
+            raise ValueError("position_of takes either txid or timestamp")
+        wanted = txid_at(place) if isinstance(place, datetime.datetime) else as_txid(place)
+        record = await self.context.log(await self.context.permitted(name, Right.READ)).first_from_txid(
+            wanted
+        )
         return None if record is None else record.dlsn
 
     @waits_for_store

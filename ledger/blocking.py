@@ -147,6 +147,7 @@ class ReadHandle(Face[TrioReadHandle]):
     digest_mismatches: Shown[int] = shown(TrioReadHandle.digest_mismatches)
 
     read = forwarded(TrioReadHandle.read)
+    read_unconfirmed = forwarded(TrioReadHandle.read_unconfirmed)
     read_payloads = forwarded(TrioReadHandle.read_payloads)
     read_last_confirmed = forwarded(TrioReadHandle.read_last_confirmed)
     wait_last_confirmed_beyond = forwarded(TrioReadHandle.wait_last_confirmed_beyond)

@@ -13,6 +13,7 @@ from namespace.binding import Binding, decode_binding, encode_binding
 from namespace.errors import LogMetadataError, NamespaceNotBoundError
 
 ACCESS_CONTROL_NODE = ".acls"  # below the namespace
+SUB_NAMESPACES_NODE = ".subnamespaces"  # below a federated one; the parts with its logs
 
 
 async def resolve_binding(store: MetadataStore, path: str) -> Binding:
@@ -41,12 +42,15 @@ async def resolve_binding(store: MetadataStore, path: str) -> Binding:
 async def bind(store: MetadataStore, path: str, binding: Binding, *, overwrite: bool = False) -> None:
     """Bind a namespace path. The node and its ancestors are created if missing.
 
-    If cancelled, the binding may or may not be stored.
+    A federated namespace gets the node of its parts first: a binding without it would refuse every new log.
+    If cancelled, the binding may or may not be stored; repeat the call.
 
     Raises:
         NodeExistsError: The node has other data already, and ``overwrite`` was not given.
     """
     data = encode_binding(binding)
+    if binding.federated:
+        await _add_sub_namespaces(store, path, data, overwrite=overwrite)
     try:
         await store.create(path, data, parents=True)
     except NodeExistsError:
@@ -58,6 +62,19 @@ async def bind(store: MetadataStore, path: str, binding: Binding, *, overwrite: 
                 path, "the node holds another binding or other data; nothing was changed"
             ) from None
         await store.put(path, data, expected=node.stat.version)
+
+
+async def _add_sub_namespaces(store: MetadataStore, path: str, data: bytes, *, overwrite: bool) -> None:
+    try:
+        value = (await store.get(path)).value
+    except NoNodeError:
+        value = b""
+    if value and value != data and not overwrite:
+        raise NodeExistsError(path, "the node holds another binding or other data; nothing was changed")
+    try:
+        await store.create(f"{path}/{SUB_NAMESPACES_NODE}", parents=True)
+    except NodeExistsError:
+        pass
 
 
 def access_control_path(path: str, binding: Binding) -> str | None:

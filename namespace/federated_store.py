@@ -38,12 +38,13 @@ from ledger.metadata_store.store import (
     Stat,
     ancestors_of,
 )
+from namespace.bindings import SUB_NAMESPACES_NODE
 from namespace.errors import ConfigError, LogMetadataError
 from namespace.log_name import RESERVED_PREFIXES
 from namespace.log_nodes import UNPARTITIONED
 from namespace.node_reads import read_nodes
 
-SUB_NAMESPACES, SUB_NAMESPACE_PREFIX = ".subnamespaces", "NS_"
+SUB_NAMESPACES, SUB_NAMESPACE_PREFIX = SUB_NAMESPACES_NODE, "NS_"
 LOCATIONS_MAX = 100_000  # in memory; then all are looked for again
 LOGS_MAX = 15_000  # of a sub-namespace that gets a new log; Apache's default
 ATTEMPTS_MAX = 1_000  # of a creation; each that fails is the creation of another log

@@ -187,6 +187,7 @@ SHELLS: tuple[str, ...] = (
     "dlog/read/chain_end.py",
     "dlog/read/log_reader.py",
     "dlog/read/read_ahead.py",
+    "dlog/read/segment_watch.py",
     "dlog/read/read_only_log.py",
     "dlog/read/verifier.py",
     "dlog/scan/files.py",
@@ -478,6 +479,7 @@ PRIVATE_REACHES = {
 RULE, MACHINE, FORMAT = "a rule", "a machine", "a format"
 FACADE = "a façade: its classes stand as those of trio stand"
 SMALL_MODULES: dict[str, str] = {
+    "dlog/cli/logs/segments.py": "one module for each group of commands of `dlog log`",
     "bookie/bookie_status.py": FORMAT,
     "bookie/endings.py": "values: each error that ends a bookie; a test compares them with a page",
     "bookie/http/routes/config.py": "one module for each group of routes",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dlog.aio.namespace import open_namespace as open_namespace
     from dlog.aio.reader import LogReader as LogReader
     from dlog.aio.scan import Scan as Scan
+    from dlog.aio.segment_watch import SegmentWatch as SegmentWatch
     from dlog.aio.shards import ShardedPending as ShardedPending
     from dlog.aio.shards import ShardedReader as ShardedReader
     from dlog.aio.shards import ShardedWriter as ShardedWriter

@@ -11,6 +11,7 @@ from dlog.aio.cursors import LogCursors
 from dlog.aio.face import Face, HeldOpen, called, forwarded, opened, part
 from dlog.aio.reader import LogReader
 from dlog.aio.scan import Scan
+from dlog.aio.segment_watch import SegmentWatch
 from dlog.aio.writer import LogWriter
 from dlog.config import NamespaceConfig
 from dlog.connect import open_namespace as open_in_trio
@@ -106,6 +107,7 @@ class Namespace(Face[TrioNamespace]):
     open_writer = opened(TrioNamespace.open_writer, LogWriter)
     open_reader = opened(TrioNamespace.open_reader, LogReader)
     scan = opened(TrioNamespace.scan, Scan)
+    watch_segments = opened(TrioNamespace.watch_segments, SegmentWatch)
     cursors = called(TrioNamespace.cursors, LogCursors)
     statistics = called(TrioNamespace.statistics)
     health = called(TrioNamespace.health)
@@ -125,6 +127,7 @@ class Namespace(Face[TrioNamespace]):
     describe_log = forwarded(TrioNamespace.describe_log)
     entry_totals = forwarded(TrioNamespace.entry_totals, entries=list)
     count_records = forwarded(TrioNamespace.count_records)
+    position_of = forwarded(TrioNamespace.position_of)
 
 
 @described(open_in_trio)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dlog.blocking.namespace import open_namespace as open_namespace
     from dlog.blocking.reader import LogReader as LogReader
     from dlog.blocking.scan import Scan as Scan
+    from dlog.blocking.segment_watch import SegmentWatch as SegmentWatch
     from dlog.blocking.sharded_reader import ShardedReader as ShardedReader
     from dlog.blocking.sharded_writer import ShardedWriter as ShardedWriter
     from dlog.blocking.shards import create_sharded_log as create_sharded_log

@@ -8,6 +8,7 @@ from dlog.blocking.batches import DetachedSegmentWriter
 from dlog.blocking.cursors import LogCursors
 from dlog.blocking.reader import LogReader
 from dlog.blocking.scan import Scan
+from dlog.blocking.segment_watch import SegmentWatch
 from dlog.blocking.writer import LogWriter
 from dlog.config import NamespaceConfig
 from dlog.connect import open_namespace as open_in_trio
@@ -109,6 +110,7 @@ class Namespace(LoopFace[TrioNamespace]):
     open_writer = opened(TrioNamespace.open_writer, LogWriter)
     open_reader = opened(TrioNamespace.open_reader, LogReader)
     scan = opened(TrioNamespace.scan, Scan)
+    watch_segments = opened(TrioNamespace.watch_segments, SegmentWatch)
     cursors = called(TrioNamespace.cursors, LogCursors)
     statistics = called(TrioNamespace.statistics)
     health = called(TrioNamespace.health)
@@ -128,6 +130,7 @@ class Namespace(LoopFace[TrioNamespace]):
     describe_log = forwarded(TrioNamespace.describe_log)
     entry_totals = forwarded(TrioNamespace.entry_totals, entries=list)
     count_records = forwarded(TrioNamespace.count_records)
+    position_of = forwarded(TrioNamespace.position_of)
 
 
 open_namespace = opener(open_in_trio, Namespace)

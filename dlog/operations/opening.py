@@ -6,12 +6,13 @@ moves (``dlog.context.LogLocation``), becoming its writer (``write.opening``), r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from secrets import token_hex
 
 import attrs
+import trio
 
 from dlog.config import WriterConfig
 from dlog.context import NamespaceContext
@@ -21,6 +22,7 @@ from dlog.operations.administration import create_log
 from dlog.read.cursors import LogCursors, attach_cursor
 from dlog.read.log_reader import LogReader, open_log_reader
 from dlog.read.positioning import Start
+from dlog.read.segment_watch import SegmentWatch, open_segment_watch
 from dlog.retry_policy import is_store_away
 from dlog.write.log_writer import LogWriter
 from dlog.write.opening import open_log_writer
@@ -31,6 +33,7 @@ from namespace.access_control.entries import Denial
 from namespace.dlsn import DLSN
 from namespace.owner_address import NEVER
 from namespace.policy import Right
+from namespace.segments.segment import LogSegment
 
 
 def cursors_of(context: NamespaceContext, name: str) -> LogCursors:
@@ -88,6 +91,30 @@ def open_reader(
             yield reader
 
     return opened()
+
+
+@asynccontextmanager
+async def watch_segments(context: NamespaceContext, name: str) -> AsyncIterator[SegmentWatch]:
+    """See ``Namespace.watch_segments``."""
+    context.checked(name)
+
+    async def look(changed: trio.Event) -> Sequence[LogSegment]:
+        async def list_now() -> Sequence[LogSegment]:
+            return await context.log(name).segments(watch=changed)
+
+        return await context.while_store_is_away(Right.READ, list_now)
+
+    try:
+        await context.permitted(name, Right.READ)
+    except LogMovedError:
+        there = await context.location(name).for_reader()
+        if there is context:
+            raise
+        async with watch_segments(there, name) as watch:
+            yield watch
+        return
+    async with open_segment_watch(name, look) as watch:
+        yield watch
 
 
 @asynccontextmanager

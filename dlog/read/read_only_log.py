@@ -370,6 +370,11 @@ class ReadOnlyLog:
         Args:
             is_whole: A large record has the payload of all its parts; else that of the last one.
         """
+        record = await self.first_from_txid(txid, is_whole=is_whole)
+        return record if record is not None and record.txid == txid else None
+
+    async def first_from_txid(self, txid: int, *, is_whole: bool = False) -> Record | None:
+        """As ``find_txid``, of the first record with this transaction id or a greater one."""
         segments = await self.segments()
         position = await self._locate_txid(segments, txid)
         for segment in segments:
@@ -378,7 +383,7 @@ class ReadOnlyLog:
             start = position if segment.segment_seqno == position.segment_seqno else segment.first_dlsn
             record = await self._first_record(segment, start, txid, is_whole=is_whole)
             if record is not None:
-                return record if record.txid == txid else None
+                return record
         return None
 
     async def last_record(self, segments: Sequence[LogSegment]) -> Record | None:

@@ -2,8 +2,9 @@
 
 Inside: reading entries one by one and in batches, reading ahead, the LAC and waiting for more entries.
 Not inside: the choice of replicas (``replica_reads``), recovery (``opening``), bytes (``digest``).
-Always: a returned entry was verified (digest and ids) and is not beyond the last confirmed one;
-``last_confirmed`` never decreases, and grows only by bytes under a digest or by closed metadata.
+Always: a returned entry was verified (digest and ids) and is not beyond the last confirmed one, but for
+``read_unconfirmed``; ``last_confirmed`` never decreases, and grows only by bytes under a digest or by closed
+metadata.
 
 Source: LedgerHandle.java, ReadOnlyLedgerHandle.java, BatchedReadOp.java; docs/protocol.md 6.
 """
@@ -144,6 +145,27 @@ class ReadHandle(ProcessBound):
         """
         self._check_thread()
         self._check_range(first, last)
+        return await self._read_all(first, last)
+
+    async def read_unconfirmed(self, first: int, last: int) -> list[Entry]:
+        """Read entries from ``first`` to ``last``, both inclusive, although they may not be confirmed.
+
+        Warning: an entry beyond ``last_confirmed`` was perhaps never acknowledged to its writer. It may be
+        gone later: a recovery may close the ledger in front of it, and another reader never sees it. Other
+        bookies may not have it. So decide nothing by it that must hold. For what is confirmed but not known
+        here yet, call ``read_last_confirmed`` and then ``read``. A cancelled read changes nothing.
+
+        Raises:
+            ValueError: Not ``0 <= first <= last``.
+            LedgerClosedError: This handle is closed.
+            NoSuchEntryError: All replicas of an entry denied it: it is not written yet, or not there.
+            LedgerReadError: No replica returned an entry; the message has the reason of each.
+        """
+        self._check_thread()
+        self._check_bounds(first, last)
+        return await self._read_all(first, last)
+
+    async def _read_all(self, first: int, last: int) -> list[Entry]:
         entries: list[Entry] = []
         while first <= last:
             some = await self._read_some(first, last, self._config.batch_read_bytes_max, self._unpack_entries)
@@ -276,10 +298,13 @@ class ReadHandle(ProcessBound):
         if not self._is_open:
             raise LedgerClosedError(self.ledger_id, "this handle is closed; open the ledger again")
 
-    def _check_range(self, first: int, last: int) -> None:
+    def _check_bounds(self, first: int, last: int) -> None:
         self._check_open()
         if not 0 <= first <= last:
             raise ValueError(f"entries {first} to {last} are no range")
+
+    def _check_range(self, first: int, last: int) -> None:
+        self._check_bounds(first, last)
         if last > self._lac:
             raise EntryBeyondLacError(self.ledger_id, last, self._lac)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import trio
 
@@ -53,8 +56,9 @@ async def test_entries_that_java_s_tool_changes_are_read_obeyed_and_written_alik
 
 
 @proves(9, "federated")
+@pytest.mark.parametrize("binder", ["apache", "ours"])
 async def test_logs_that_java_creates_in_a_federated_namespace_are_listed_and_written(
-    place: StreamPlace,
+    place: StreamPlace, binder: str
 ) -> None:
     originals = place.originals
     path = f"/messaging/{originals.fresh('federated')}"
@@ -64,6 +68,12 @@ async def test_logs_that_java_creates_in_a_federated_namespace_are_listed_and_wr
             ledgers = here.context.client.root
 
         def prepare() -> None:
+            if binder == "ours":
+                cluster = f"zk://{originals.zookeeper_hosts}{ledgers}"
+                bind = [sys.executable, "-m", "dlog.cli.main", "namespace", "bind", uri]
+                subprocess.run([*bind, "--federated", "--ledgers", cluster], check=True)
+                run_tool(place, TOOL, "create", "-r", "log", "-e", "1-3", path=path)
+                return
             code, output = originals.run_java(
                 "org.apache.distributedlog.tools.Tool",
                 ADMIN,

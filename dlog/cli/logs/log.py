@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 from functools import partial
 from typing import Any
 
-import attrs
 import click
 
 import dlog
 from dlog.cli.logs.orphans import orphans
 from dlog.cli.logs.repair import check, heal, recover, repair
 from dlog.cli.logs.retention import retain, retention
+from dlog.cli.logs.segments import position, watch
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option, read_only_option, uri_option
@@ -25,7 +24,7 @@ from dlog.cli.terminal.output import (
     print_note,
     print_table,
 )
-from dlog.cli.terminal.position import Position, dlsn_option, position_option
+from dlog.cli.terminal.position import Position, described, dlsn_option, position_option
 from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 from dlog.shards.creation import create_sharded_log, delete_sharded_log
@@ -338,22 +337,11 @@ def delete(logs: tuple[str, ...], uri: str, yes: bool, sharded: bool) -> None:
     run(partial(go))
 
 
-for each in (check, repair, recover, heal, orphans):
+for each in (check, repair, recover, heal, orphans, position, watch):
     command.add_command(each)
 command.add_command(properties)
 command.add_command(retention)
 command.add_command(retain)
-
-
-def described(description: Any) -> dict[str, Any]:
-    """A description as JSON values: field names unchanged, DLSNs as ``7:42:0``, enums by lower-case name."""
-    return attrs.asdict(description, value_serializer=_plain)
-
-
-def _plain(_instance: Any, _field: Any, value: Any) -> Any:
-    if isinstance(value, dlog.DLSN):
-        return str(value)
-    return value.name.lower() if isinstance(value, enum.Enum) else value
 
 
 def _shown(value: Any) -> str:

@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import base64
 import datetime
+import enum
+from typing import Any
 
+import attrs
 import click
 
 import dlog
@@ -93,3 +96,14 @@ def payload_document(payload: bytes, name: str = "payload") -> dict[str, object]
         return {name: payload.decode("utf-8")}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(payload).decode("ascii")}
+
+
+def described(description: Any) -> dict[str, Any]:
+    """A description as JSON values: field names unchanged, DLSNs as ``7:42:0``, enums by lower-case name."""
+    return attrs.asdict(description, value_serializer=_plain)
+
+
+def _plain(_instance: Any, _field: Any, value: Any) -> Any:
+    if isinstance(value, dlog.DLSN):
+        return str(value)
+    return value.name.lower() if isinstance(value, enum.Enum) else value

@@ -78,6 +78,8 @@ NAMESPACE = [
     Call("batches.last", READ, lambda ns, face, at: ns.batches.last("series", at.log)),
     Call("open_reader", READ, lambda ns, face, at: ns.open_reader(at.log, follow=False)),
     Call("scan", READ, lambda ns, face, at: ns.scan(at.log)),
+    Call("watch_segments", READ, lambda ns, face, at: ns.watch_segments(at.log)),
+    Call("position_of", READ, lambda ns, face, at: ns.position_of(at.log, txid=1)),
     Call("purge_log(dry_run=True)", READ, lambda ns, face, at: ns.purge_log(at.log, dry_run=True)),
     Call("create_log", WRITE, lambda ns, face, at: ns.create_log(_named(at.log))),
     Call("open_writer", WRITE, lambda ns, face, at: ns.open_writer(at.log)),

@@ -49,7 +49,7 @@ PAIRS: list[tuple[type, type]] = [
         (getattr(module, name), getattr(face, name))
         for face in (dlog.blocking, dlog.aio)
         for module, names in (
-            (dlog, ("Namespace", "LogWriter", "LogReader", "LogCursors", "Scan")),
+            (dlog, ("Namespace", "LogWriter", "LogReader", "LogCursors", "Scan", "SegmentWatch")),
             (dlog.shards, ("ShardedWriter", "ShardedReader")),
             (dlog.groups, ("GroupMember",)),
             (dlog.wal, ("WriteAheadLog", "WalStandby")),
@@ -148,7 +148,16 @@ OWN = {
     "blocking WriteHandle.submit": "its result is a concurrent.futures.Future, and trio's ``hold`` is inside",
 }
 # A result that is an object of trio there, and a face here.
-FACES = {"LogWriter", "LogReader", "Scan", "LogCursors", "WriteHandle", "ReadHandle", "DetachedSegmentWriter"}
+FACES = {
+    "LogWriter",
+    "LogReader",
+    "Scan",
+    "SegmentWatch",
+    "LogCursors",
+    "WriteHandle",
+    "ReadHandle",
+    "DetachedSegmentWriter",
+}
 
 
 def kind_of(face: type | ModuleType) -> str:

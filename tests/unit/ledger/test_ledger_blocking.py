@@ -40,6 +40,7 @@ def test_a_script_writes_and_reads_a_ledger(client: blocking.LedgerClient) -> No
             b"third",
         ]
         assert reader.read_payloads(1, 2) == [b"second", b"third"]
+        assert [entry.payload for entry in reader.read_unconfirmed(0, 0)] == [b"first"]
     assert client.metadata(writer.ledger_id).custom == {"by": b"script"}
     assert client.ledger_ids() == [writer.ledger_id]
     client.delete(writer.ledger_id)

@@ -18,6 +18,7 @@ from ledger.errors import (
     EntryBeyondLacError,
     LedgerClosedError,
     LedgerExistsError,
+    NoSuchEntryError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
     WrongPasswordError,
@@ -111,6 +112,26 @@ async def test_a_closed_handle_accepts_no_entry_and_a_deleted_ledger_cannot_be_o
         await client.delete(writer.ledger_id)
         with pytest.raises(NoSuchLedgerError):
             await client.open(writer.ledger_id)
+
+
+async def test_unconfirmed_entries_are_read_and_change_nothing_of_what_is_known(cluster: DictCluster) -> None:
+    async with cluster.client() as client:
+        writer = await client.create()
+        await writer.append_many([b"0", b"1", b"2"])
+        reader = await client.open(writer.ledger_id, recover=False)
+        before = reader.last_confirmed
+        assert before < 2
+        assert [entry.payload for entry in await reader.read_unconfirmed(0, 2)] == [b"0", b"1", b"2"]
+        with pytest.raises(EntryBeyondLacError):
+            await reader.read(0, 2)
+        with pytest.raises(NoSuchEntryError):
+            await reader.read_unconfirmed(3, 3)
+        with pytest.raises(ValueError, match="no range"):
+            await reader.read_unconfirmed(2, 1)
+        await reader.close()
+        with pytest.raises(LedgerClosedError):
+            await reader.read_unconfirmed(0, 0)
+        writer.abandon()
 
 
 async def test_a_reader_without_recovery_reads_confirmed_entries_and_follows_the_writer(

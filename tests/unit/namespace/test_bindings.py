@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import attrs
 import pytest
 
 from dlog.errors import LogMetadataError, NamespaceNotBoundError
@@ -10,6 +13,7 @@ from ledger.metadata_store.memory import MemoryStore, MemoryTree, open_memory_st
 from ledger.metadata_store.store import Stat
 from namespace.binding import Binding, decode_binding, encode_binding, new_binding
 from namespace.bindings import bind, resolve_binding
+from tests.places import ROOT
 
 BINDING = new_binding("zk1:2181,zk2:2181", "/ledgers")
 
@@ -119,3 +123,45 @@ async def test_two_clients_that_bind_an_empty_node_do_not_overwrite_each_other()
         await bind(store, "/a", new_binding("other", "/l"))
     assert await resolve_binding(store, "/a") == BINDING
     await store.aclose()
+
+
+GOLDEN = ROOT / "tests" / "golden" / "namespace" / "znodes.json"
+
+
+def golden_nodes(path: str) -> dict[str, str]:
+    """The nodes that Apache's ``bind`` with ``-fns`` left at a path and below, with their bytes in hex."""
+    (line,) = [line for line in GOLDEN.read_text("utf-8").splitlines() if "three namespaces bound" in line]
+    nodes = json.loads(line.rstrip(","))["nodes"]
+    return {node["path"]: node["data"] for node in nodes if node["path"].startswith(path)}
+
+
+async def test_a_federated_binding_leaves_the_nodes_that_java_leaves() -> None:
+    async with open_memory_store(MemoryTree()) as store:
+        binding = attrs.evolve(new_binding("127.0.0.1:27181", "/ledgers"), federated=True)
+        await bind(store, "/golden/nsfed", binding)
+        await bind(store, "/golden/nsfed", binding)  # repeated
+        expected = golden_nodes("/golden/nsfed")
+        assert set(expected) == {"/golden/nsfed", "/golden/nsfed/.subnamespaces"}
+        assert {path: (await store.get(path)).value.hex() for path in expected} == expected
+        assert (await store.children("/golden/nsfed/.subnamespaces")).names == ()
+
+
+async def test_a_federated_binding_that_is_cut_is_repeated() -> None:
+    tree = MemoryTree()
+    binding = attrs.evolve(new_binding("zk:2181", "/ledgers"), federated=True)
+    async with open_memory_store(tree) as store:
+        await store.create("/ns/.subnamespaces", parents=True)  # where the first call ended
+        with pytest.raises(NamespaceNotBoundError):
+            await resolve_binding(store, "/ns")
+        await bind(store, "/ns", binding)
+        assert await resolve_binding(store, "/ns") == binding
+
+
+async def test_a_bound_namespace_does_not_become_federated() -> None:
+    async with open_memory_store(MemoryTree()) as store:
+        plain = new_binding("zk:2181", "/ledgers")
+        await bind(store, "/ns", plain)
+        with pytest.raises(NodeExistsError, match="another binding"):
+            await bind(store, "/ns", attrs.evolve(plain, federated=True))
+        assert await resolve_binding(store, "/ns") == plain
+        assert await store.exists("/ns/.subnamespaces") is None

@@ -35,7 +35,6 @@ async def federate(cluster: DictCluster) -> None:
     async with open_memory_store(cluster.tree) as store:
         binding = attrs.evolve(new_binding("zk:2181", "/ledgers"), federated=True)
         await bind(store, "/ns", binding)
-        await store.create("/ns/.subnamespaces")
         for path in SUBS:
             await store.create(path)
     for path, log in [("/ns", "zero"), (SUBS[0], "one"), (SUBS[1], "shop/two")]:

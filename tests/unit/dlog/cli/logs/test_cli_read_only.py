@@ -16,6 +16,7 @@ READS = [
     ["verify", "orders", "--json"],
     ["log", "list"],
     ["log", "show", "orders", "--json"],
+    ["log", "position", "orders", "1", "--json"],
     ["log", "locate", "orders"],
     ["log", "check", "orders", "--json"],
     ["log", "orphans", "--json"],
