@@ -143,6 +143,7 @@ class LocalCluster:
         has_page: bool = False,
         has_recovery: bool = False,
         secure: bool = False,
+        only: Sequence[str] = (),
     ) -> ClusterState:
         """Start the processes that do not run; return when every bookie is registered and replies.
 
@@ -154,10 +155,11 @@ class LocalCluster:
             has_page: Bookies that are added serve the page over HTTP. It needs the extra `admin`.
             has_recovery: A process restores the replicas of lost bookies, also at later starts.
             secure: A new cluster gets certificates and mutual TLS. It needs the extra `security`.
+            only: The names of the processes to start; empty: all.
 
         Raises:
-            ClusterError: A process ended or did not serve in time, or the cluster has more bookies than
-                ``bookie_count``.
+            ClusterError: There is no process of a name, or one ended or did not serve in time, or the cluster
+                has more bookies than ``bookie_count``.
         """
         check_trio("dlog.cluster.LocalCluster", INSTEAD)
         async with self._locked():
@@ -165,9 +167,14 @@ class LocalCluster:
             started: list[str] = []
             try:
                 with trio.fail_after(timeout_s):
-                    await self._start_zookeeper(state, started)
-                    await self._start_bookies(state.bookies, started)
-                    self._start_recovery(started)
+                    chosen = self._chosen(state, only)
+                    if state.zookeeper.name in chosen:
+                        await self._start_zookeeper(state, started)
+                    bookies = [bookie for bookie in state.bookies if bookie.name in chosen]
+                    if bookies or not only:
+                        await self._start_bookies(bookies, started)
+                    if state.recovery is not None and state.recovery.name in chosen:
+                        self._start_recovery(started)
             except BaseException as error:
                 with trio.CancelScope(shield=True):
                     await self._stop_members(started, grace_s=5)
@@ -179,14 +186,30 @@ class LocalCluster:
                 raise
             return self.state
 
-    async def stop(self, *, grace_s: float = STOP_GRACE_S) -> list[str]:
+    async def stop(self, *, grace_s: float = STOP_GRACE_S, only: Sequence[str] = ()) -> list[str]:
         """Stop every running process, bookies first; return the names of the processes that were killed.
 
         If cancelled, some processes may still run; call it again.
+
+        Args:
+            only: The names of the processes to stop; empty: all.
+
+        Raises:
+            ClusterError: There is no cluster, or no process of a name. Nothing was stopped.
         """
         check_trio("dlog.cluster.LocalCluster", INSTEAD)
         async with self._locked():
-            return await self._stop_members([member.name for member in self.state.members], grace_s=grace_s)
+            return await self._stop_members(self._chosen(self.state, only), grace_s=grace_s)
+
+    def _chosen(self, state: ClusterState, only: Sequence[str]) -> list[str]:
+        names = [member.name for member in state.members]
+        for name in only:
+            if name not in names:
+                known = ", ".join(names)
+                raise ClusterError(
+                    f"the cluster in {self.paths.directory} has no process {name!r}, but {known}"
+                )
+        return list(only) or names
 
     async def status(self) -> list[MemberStatus]:
         """The state of each process, ZooKeeper first."""

@@ -4,6 +4,7 @@
 # covers: dlog/cluster/local.py
 # covers: dlog/cluster/probe.py
 # covers: dlog/cluster/registry.py
+# covers: dlog/cluster/rolling.py
 
 from __future__ import annotations
 
@@ -225,3 +226,48 @@ def test_another_process_with_a_recorded_pid_gets_no_signal(directory: Path, tmp
     finally:
         process.send_signal(other, signal.SIGKILL)
         process.wait_killed(other)
+
+
+def test_a_rolling_restart_waits_until_each_bookie_has_all_its_entries(directory: Path) -> None:
+    started = cluster(directory, "start", "--json")
+    assert started.returncode == 0, started.stderr
+    env = cluster(directory, "env")
+    assert env.stdout == f"export DLOG_URI={document(started)['uri']}\n"
+    environment = os.environ | {"DLOG_URI": document(started)["uri"]}
+
+    def dlog(*words: str, text: bytes = b"") -> bytes:
+        return subprocess.run(
+            [*DLOG, *words], input=text, capture_output=True, timeout=240, env=environment, check=True
+        ).stdout
+
+    lines = b"".join(b"%d\n" % number for number in range(200))
+    dlog("write", "orders", "--create", text=lines)
+
+    # One process alone: it stops, the others serve, and what is written meanwhile lacks it.
+    assert cluster(directory, "stop", "--only", "nonsense").returncode == 1
+    assert cluster(directory, "stop", "--only", "bookie-2").returncode == 0
+    members = {
+        each["name"]: each["running"] for each in document(cluster(directory, "status", "--json"))["members"]
+    }
+    assert [name for name, running in members.items() if not running] == ["bookie-2"]
+    dlog("write", "orders", text=b"missed\n")
+    before = sessions_of(directory)
+    assert cluster(directory, "start", "--only", "bookie-2").returncode == 0
+
+    rolled = cluster(directory, "restart", "--rolling", "--json")
+    assert rolled.returncode == 0, rolled.stderr
+    assert [each["is_well"] for each in document(rolled)["members"]] == [True] * 5
+    for number in (1, 2, 3):
+        assert f"bookie-{number} was restarted and has all its entries" in rolled.stderr
+    now = sessions_of(directory)
+    assert all(now[name] != session for name, session in before.items())
+    service = f"zk://{state_of(directory).zookeeper_hosts}/ledgers"
+    dlog("ledger", "check", "--service", service)
+    assert dlog("read", "orders") == lines + b"missed\n"
+
+
+def sessions_of(directory: Path) -> dict[str, int]:
+    """The id of the session of each registered bookie."""
+    found = trio.run(partial(query_registrations, state_of(directory).zookeeper_hosts, timeout_s=120))
+    assert found is not None, "ZooKeeper did not reply in time"
+    return {name: node.session_id for name, node in found.items()}

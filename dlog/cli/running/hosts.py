@@ -31,7 +31,7 @@ def hosts_options(command: Command) -> Command:
         "--only",
         multiple=True,
         metavar="NAME",
-        help="With --hosts: this host; may be repeated. [default: all]",
+        help="This process, or with --hosts this host; may be repeated. [default: all]",
     )
     hosts = click.option(
         "--hosts",
@@ -42,11 +42,9 @@ def hosts_options(command: Command) -> Command:
     return hosts(only(command))
 
 
-def refuse_options(hosts: Path | None, only: tuple[str, ...], *of_this_machine: str) -> None:
+def refuse_options(hosts: Path | None, *of_this_machine: str) -> None:
     """Refuse options that have no meaning with the ones given. Raises ``click.UsageError``."""
     if hosts is None:
-        if only:
-            raise click.UsageError("--only needs --hosts")
         return
     context = click.get_current_context()
     for name in of_this_machine:

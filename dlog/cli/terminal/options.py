@@ -17,6 +17,7 @@ import attrs
 import click
 
 import dlog
+from dlog.cli.terminal.output import print_note
 from dlog.encryption import KeyFile
 from dlog.settings import namespace_uri_of
 
@@ -91,9 +92,25 @@ def namespace_uri() -> str:
 
 
 def default_of_option() -> str:
-    """``namespace_uri`` as the default of an option; nothing while a shell only completes a line."""
+    """``namespace_uri`` as the default of an option; nothing while a shell only completes a line.
+
+    The user's own directory is named on stderr: it may not be the namespace that was meant.
+    """
     context = click.get_current_context(silent=True)
-    return "" if context is not None and context.resilient_parsing else namespace_uri()
+    if context is not None and context.resilient_parsing:
+        return ""
+    uri = namespace_uri()
+    if uri == _own_default():
+        print_note(f"using {uri}; --uri or {VARIABLE} names another namespace")
+    return uri
+
+
+def _own_default() -> str | None:
+    """The namespace that is used if none is named; None for a user without a directory, who names one."""
+    try:
+        return own_data("default").as_uri()
+    except dlog.ConfigError:
+        return None
 
 
 def gather(**values: type[attrs.AttrsInstance]) -> Callable[[Command], Command]:

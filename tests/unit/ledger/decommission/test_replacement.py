@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 import trio
+import trio.testing
 
 from ledger.codes import Code
 from ledger.decommission.replacement import NotReadBack, OtherCopies, Replacement
 from ledger.wire.messages import ListEntriesRequest
 from tests.fakes.replication_world import PAYLOADS, ReplicationWorld, open_world
-
-pytestmark = pytest.mark.usefixtures("autojump_clock")
 
 
 async def lost_member(world: ReplicationWorld, ledger_id: int) -> tuple[str, list[str]]:
@@ -124,7 +123,9 @@ async def copied_back(world: ReplicationWorld, ledger_id: int, lost: str, source
     await world.start(lost)
 
 
-async def test_the_wait_ends_when_the_bookie_gives_a_list_and_returns_all() -> None:
+async def test_the_wait_ends_when_the_bookie_gives_a_list_and_returns_all(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with open_world(bookies=3) as world:
         ledger_id = await world.closed_ledger()
         lost, (second, _) = await lost_member(world, ledger_id)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import dlog
+from dlog.cli.main import main
 from dlog.cli.terminal.options import data_directory, namespace_uri, scratch_directory
 
 HOME = Path("/var/people/ada")
@@ -85,3 +86,19 @@ def test_a_command_without_a_place_says_what_to_set(command: tuple[str, ...]) ->
     done = without_home(*command)
     assert done.returncode not in (0, None)
     assert done.stderr.startswith("dlog: this user has no home directory. Set HOME or XDG_DATA_HOME")
+
+
+def test_a_command_that_uses_the_users_own_directory_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for variable in ("DLOG_URI", "DLOG_SERVICE", "DLOG_CONFIG"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    uri = (tmp_path / "dlog" / "default").as_uri()
+    assert main(["log", "list", "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert (out, err) == ("[]\n", f"using {uri}; --uri or DLOG_URI names another namespace\n")
+    monkeypatch.setenv("DLOG_URI", (tmp_path / "other").as_uri())
+    assert main(["log", "list", "--json"]) == 0
+    assert capfd.readouterr().err == ""
