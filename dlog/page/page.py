@@ -24,6 +24,7 @@ from dlog.page.rates import Rates
 from dlog.page.snapshots import BadQuestionError, explained, log_detail, logs, overview, records
 from ledger.errors import LedgerError
 from ledger.metadata_store.errors import MetadataError
+from ledger.metadata_store.store import SessionState
 from ledger.runtime.events import event
 from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import first_line, report_contained
@@ -39,6 +40,9 @@ EXPECTED = (DLogError, LedgerError, MetadataError, OSError)
 KINDS = ("bookies", "streams")  # of counters
 ANSWER_S = 20.0
 OPEN_RETRY_S = 1.0
+OPEN_S = 2.0  # an answer waits for the namespace; then it says that the metadata store does not reply
+
+NO_REPLY = "the metadata store does not reply. Is ZooKeeper running? The page asks again by itself"
 
 # The page runs no script but its own file, and nothing of it comes from elsewhere.
 CONTENT_POLICY = (
@@ -135,7 +139,9 @@ class Page:
             with trio.fail_after(ANSWER_S):
                 namespace = await self._opened()
                 if namespace is None:
-                    return _error(503, self._failure or "the namespace is not open")
+                    return _error(503, self._failure or f"{self._uri}: {NO_REPLY}")
+                if namespace.context.store.state is SessionState.SUSPENDED:
+                    return _error(503, f"{self._uri}: {NO_REPLY}")
                 document = await self._ask(namespace, question, query)
         except trio.TooSlowError:
             return _error(503, f"no answer within {ANSWER_S:g} s")
@@ -158,11 +164,12 @@ class Page:
         return self._rates[kind].update(trio.current_time(), counters)
 
     async def _opened(self) -> Namespace | None:
-        """The open namespace; None if it cannot be opened."""
+        """The open namespace; None if it cannot be opened, or not in time."""
         self._asked_s = trio.current_time()
         self._asked.set()
-        while self._namespace is None and self._failure is None:
-            await self._changed.wait()
+        with trio.move_on_after(OPEN_S):
+            while self._namespace is None and self._failure is None:
+                await self._changed.wait()
         return self._namespace
 
     async def keep(self) -> None:

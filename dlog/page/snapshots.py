@@ -52,16 +52,15 @@ async def overview(namespace: Namespace, rates_of: RatesOf) -> dict[str, Any]:
     spaces = await bookie_spaces(client, cluster.registered)
     entries = await _open_entries(namespace)
     rates = rates_of("bookies", {f"{ledger}": last for ledger, (last, _) in entries.items()})
-    per_bookie: dict[str, float] = {}
-    for ledger, (_, replicas) in entries.items():
-        for bookie, share in replicas.items():
-            per_bookie[bookie] = per_bookie.get(bookie, 0.0) + share * (rates[f"{ledger}"] or 0.0)
+    per_bookie = _rates_of_bookies(entries, rates)
     bookies = []
     for bookie in sorted(cluster.registered | cluster.with_cookie):
         space = spaces.get(bookie)
         state = "read-only" if bookie in cluster.readonly else "writable"
         if bookie not in cluster.registered:
             state = "away"
+        # The ledgers of a bookie that is away or silent may be written without it.
+        is_heard = state != "away" and not isinstance(space, str)
         bookies.append(
             {
                 "bookie": bookie,
@@ -69,7 +68,7 @@ async def overview(namespace: Namespace, rates_of: RatesOf) -> dict[str, Any]:
                 "silence": space if isinstance(space, str) else None,
                 "total_bytes": space.total_bytes if isinstance(space, BookieSpace) else None,
                 "free_bytes": space.free_bytes if isinstance(space, BookieSpace) else None,
-                "entries_per_s": round(per_bookie.get(bookie, 0.0), 1),
+                "entries_per_s": per_bookie.get(bookie, 0.0) if is_heard else None,
                 "missing_ledgers": sum(bookie in each.mark.replicas for each in marked),
             }
         )
@@ -89,6 +88,19 @@ async def overview(namespace: Namespace, rates_of: RatesOf) -> dict[str, Any]:
             "delay_s": cluster.delay_s,
         },
     }
+
+
+def _rates_of_bookies(
+    entries: Mapping[int, tuple[int, Mapping[str, float]]], rates: Mapping[str, float | None]
+) -> dict[str, float | None]:
+    """The entries per second that ledgers write to each bookie; None if no rate of a ledger is known yet."""
+    found: dict[str, float | None] = {}
+    for ledger, (_, replicas) in entries.items():
+        rate = rates[f"{ledger}"]
+        for bookie, share in replicas.items():
+            before = found.get(bookie)
+            found[bookie] = before if rate is None else round((before or 0.0) + share * rate, 1)
+    return found
 
 
 async def logs(namespace: Namespace, rates_of: RatesOf) -> dict[str, Any]:

@@ -43,7 +43,12 @@ class Refused extends Error {}
 async function ask(question, query = {}) {
   const text = new URLSearchParams(query).toString();
   const headers = state.token ? { Authorization: `Bearer ${state.token}` } : {};
-  const reply = await fetch(`/api/page/${question}${text ? `?${text}` : ""}`, { headers, cache: "no-store" });
+  let reply;
+  try {
+    reply = await fetch(`/api/page/${question}${text ? `?${text}` : ""}`, { headers, cache: "no-store" });
+  } catch (error) {
+    throw new Error(`The bookie does not answer: ${error.message}`);
+  }
   if (reply.status === 401) throw new Refused();
   const body = await reply.text();
   let document_ = null;
@@ -55,7 +60,10 @@ async function ask(question, query = {}) {
 function showProblem(error) {
   const box = get("problem");
   box.hidden = error === null;
-  put(box, error === null ? "" : `The bookie does not answer: ${error.message}`);
+  put(box, error === null ? "" : error.message);
+  // What is shown is from before the problem.
+  get("main").classList.toggle("old", error !== null);
+  if (error !== null && get("main").hidden) put(get("freshness"), "nothing is known yet");
 }
 
 function showToken() {
@@ -71,7 +79,7 @@ function showToken() {
 function showOverview(found) {
   put(get("namespace"), found.namespace);
   const here = found.bookies.filter((each) => each.state === "writable").length;
-  put(get("tile-bookies"), `${here} of ${found.bookies.length}`);
+  put(get("tile-bookies"), found.bookies.length ? `${here} of ${found.bookies.length}` : "none");
   put(get("tile-bookies-note"), "writable");
   get("tile-bookies").parentElement.classList.toggle("bad", here < found.bookies.length);
   put(get("under-replicated"), number.format(found.under_replicated));
@@ -246,8 +254,9 @@ async function refreshStream() {
   }, (row, each) => {
     put(row.children[1], each.position);
     put(row.children[2], number.format(each.lag));
-    const read = found.records ? 100 * Math.max(0, 1 - each.lag / found.records) : 100;
-    row.querySelector("i").style.setProperty("width", `${read.toFixed(1)}%`);
+    // Full: the cursor is behind by all visible records.
+    const behind = 100 * Math.min(1, each.lag / Math.max(1, found.records));
+    row.querySelector("i").style.setProperty("width", `${behind.toFixed(1)}%`);
   });
 }
 

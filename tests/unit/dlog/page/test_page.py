@@ -14,13 +14,18 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 import dlog
 from bookie.http import AdminReply, AdminRequest
 from bookie.http.messages import Method
 from dlog.cli.operators.bookie.page_routes import page_routes
 from dlog.page import Page, open_page, snapshots
-from dlog.page.page import CONTENT_POLICY, FILES, PATHS
+from dlog.page.page import CONTENT_POLICY, FILES, OPEN_S, PATHS
+from ledger.catalog.paths import cookie_path
+from ledger.metadata_store.store import SessionState
+from tests.fakes.dict_bookies import open_cluster
+from tests.fakes.dict_namespace import open_on
 
 pytestmark = pytest.mark.slow
 
@@ -148,3 +153,58 @@ def test_nothing_comes_from_elsewhere_and_nothing_is_written_as_html() -> None:
             r"(https?:)?//[a-z]|innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text
         ), path
         assert not re.search(r"\son\w+=|style=|<style|javascript:", text), path
+
+
+async def test_a_bookie_that_is_away_has_no_rate(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_cluster() as cluster, open_on(cluster) as opened:
+        namespace = opened.namespace
+        async with namespace.open_writer("orders", create=True) as writer:
+            await writer.append(b"x", txid=1)
+            await writer.append(b"y", txid=2)
+            lost, *others = sorted(cluster.bookies)
+            for bookie in cluster.bookies:
+                await opened.store.create(cookie_path("/ledgers", bookie), parents=True)
+            await cluster.stop(lost)
+
+            async def rates(known: float | None) -> dict[str, float | None]:
+                found = await snapshots.overview(
+                    namespace, lambda kind, counters: dict.fromkeys(counters, known)
+                )
+                return {each["bookie"]: each["entries_per_s"] for each in found["bookies"]}
+
+            assert await rates(304.0) == {lost: None, **dict.fromkeys(others, 304.0)}
+            assert await rates(None) == dict.fromkeys([lost, *others])
+            found = await snapshots.overview(namespace, lambda kind, counters: dict.fromkeys(counters, 1.0))
+            (away,) = [each for each in found["bookies"] if each["bookie"] == lost]
+            assert (away["state"], away["free_bytes"]) == ("away", None)
+
+
+async def test_a_store_that_does_not_reply_is_reported_soon(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def open_slowly(self: Page) -> None:
+        await trio.sleep(10)  # as long as ZooKeeper is waited for
+
+    monkeypatch.setattr(Page, "_keep_open", open_slowly)
+    page = Page("distributedlog://zk1:2181/shop", shows_records=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(page.keep)
+        began_s = trio.current_time()
+        status, found = await ask(page, "overview")
+        assert (status, trio.current_time() - began_s) == (503, OPEN_S)
+        assert "Is ZooKeeper running?" in found["error"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_session_that_is_suspended_is_reported_at_once(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster() as cluster, open_on(cluster) as opened:
+        page = Page("distributedlog://zk1:2181/ns", shows_records=False)
+        page._change(opened.namespace, None)
+        assert (await ask(page, "overview"))[0] == 200
+        monkeypatch.setattr(type(opened.store), "state", SessionState.SUSPENDED)
+        began_s = trio.current_time()
+        status, found = await ask(page, "streams")
+        assert (status, trio.current_time()) == (503, began_s)
+        assert "does not reply" in found["error"]
