@@ -44,6 +44,7 @@ SECTIONS = {
         "bookies": ("dlog.cli.operators.bookies", "Create a cluster; list its bookies and their disk space."),
         "ledger": ("dlog.cli.operators.ledger", "List, show, read, test and delete ledgers."),
         "metadata": ("dlog.cli.operators.metadata", "Back up and restore a cluster's metadata."),
+        "placement": ("dlog.cli.operators.placement", "Count the ledgers that are in the wrong racks."),
         "autorecovery": ("dlog.cli.operators.autorecovery", "Restore lost replicas; show and steer it."),
         "top": ("dlog.cli.operators.top", "Show bookies and logs with their rates, refreshed."),
         "explain": ("dlog.cli.operators.explain", "Say why an append waits or a ledger lacks replicas."),

@@ -55,6 +55,7 @@ def explain_bookie(facts: BookieFacts) -> list[Reason]:
 
 
 def _space(facts: BookieFacts) -> str:
+    rack = "" if facts.rack is None else f"; its rack is {facts.rack}"
     if facts.free_bytes is None or facts.total_bytes is None:
-        return "it did not say how much space it has"
-    return f"{facts.free_bytes / 1e9:.1f} of {facts.total_bytes / 1e9:.1f} GB are free"
+        return f"it did not say how much space it has{rack}"
+    return f"{facts.free_bytes / 1e9:.1f} of {facts.total_bytes / 1e9:.1f} GB are free{rack}"

@@ -7,7 +7,7 @@ Always: nothing is changed and no ledger is recovered. A bookie that does not re
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TypeVar
 
 import trio
@@ -19,7 +19,7 @@ from dlog.namespace_handle import Namespace
 from ledger.catalog.paths import underreplicated_lock_path
 from ledger.client import BookieSpace, LedgerClient
 from ledger.digest import EntryCodec
-from ledger.errors import BookieError, CorruptEntryError, NoSuchLedgerError
+from ledger.errors import BookieError, CorruptEntryError, LocationError, NoSuchLedgerError
 from ledger.fragments.registered import read_cookie_owners, read_registered
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_store.errors import NoNodeError
@@ -65,6 +65,14 @@ async def collect_cluster(client: LedgerClient, *, is_directory: bool = False) -
         auditor=await current_auditor(store, root),
         delay_s=(await marks.recovery_delay()).seconds,
     )
+
+
+async def racks_of(client: LedgerClient, bookies: Collection[str]) -> dict[str, str]:
+    """The racks of bookies, as far as they are known; none if the source of racks cannot be used."""
+    try:
+        return await client.context.placer.look_up(bookies)
+    except LocationError:
+        return {}
 
 
 async def collect_ledger(client: LedgerClient, ledger_id: int, cluster: ClusterFacts) -> LedgerFacts:
@@ -115,6 +123,7 @@ async def collect_bookie(client: LedgerClient, bookie: str, cluster: ClusterFact
     return BookieFacts(
         bookie=bookie,
         cluster=cluster,
+        rack=(await racks_of(client, {bookie} & cluster.registered)).get(bookie),
         total_bytes=None if space is None else space.total_bytes,
         free_bytes=None if space is None else space.free_bytes,
         silence=found if isinstance(found, str) else None,

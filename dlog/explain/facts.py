@@ -107,3 +107,4 @@ class BookieFacts:
     free_bytes: int | None = None
     silence: str | None = None  # why it did not reply
     marked_ledgers: int = 0  # that miss a replica on it
+    rack: str | None = None  # None: not known

@@ -14,7 +14,7 @@ import trio
 
 from dlog.errors import DLogError
 from dlog.explain import collect_bookie, collect_ledger, collect_log, explain
-from dlog.explain.collecting import bookie_spaces, collect_cluster
+from dlog.explain.collecting import bookie_spaces, collect_cluster, racks_of
 from dlog.format.record import Record
 from dlog.namespace_handle import Namespace
 from dlog.read.positioning import EARLIEST
@@ -50,6 +50,7 @@ async def overview(namespace: Namespace, rates_of: RatesOf) -> dict[str, Any]:
             client.context.catalog.store.current_session(), client.root
         ).marked()
     spaces = await bookie_spaces(client, cluster.registered)
+    racks = await racks_of(client, cluster.registered)
     entries = await _open_entries(namespace)
     rates = rates_of("bookies", {f"{ledger}": last for ledger, (last, _) in entries.items()})
     per_bookie = _rates_of_bookies(entries, rates)
@@ -65,6 +66,7 @@ async def overview(namespace: Namespace, rates_of: RatesOf) -> dict[str, Any]:
             {
                 "bookie": bookie,
                 "state": "silent" if isinstance(space, str) else state,
+                "rack": racks.get(bookie),
                 "silence": space if isinstance(space, str) else None,
                 "total_bytes": space.total_bytes if isinstance(space, BookieSpace) else None,
                 "free_bytes": space.free_bytes if isinstance(space, BookieSpace) else None,

@@ -177,6 +177,16 @@ class Placer:
         await self._locate_new()
         return self.topology
 
+    async def look_up(self, bookies: Collection[str]) -> dict[str, str]:
+        """The locations of bookies as their source has them now, whatever the policy; nothing is remembered.
+
+        Bookies that the source does not know are left out.
+
+        Raises:
+            LocationError: The source cannot be used now.
+        """
+        return await self._locator.locate(sorted(bookies))
+
     def choose_for_recovery(
         self,
         ensemble: Sequence[str],

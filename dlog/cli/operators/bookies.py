@@ -22,6 +22,7 @@ from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
+from dlog.explain.collecting import racks_of
 from ledger.catalog.paths import COOKIES, LAYOUT_OF_URI_NAME, Layout
 from ledger.client import BookieSpace
 from ledger.deploy import Deployment
@@ -41,6 +42,7 @@ class BookieState:
     bookie: str
     state: str  # WRITABLE, READ_ONLY, or AWAY: it has a cookie and is not registered
     address: str | None  # of its request port; None if it is not published
+    rack: str | None = None  # None: not known
 
 
 @attrs.frozen
@@ -97,8 +99,8 @@ def list_(service: Service, only: str | None, as_json: bool) -> None:
         print_json([attrs.asdict(state) for state in states])
     else:
         print_table(
-            ["bookie", "state", "address"],
-            [[state.bookie, state.state, state.address or "-"] for state in states],
+            ["bookie", "state", "address", "rack"],
+            [[state.bookie, state.state, state.address or "-", state.rack or "-"] for state in states],
         )
 
 
@@ -144,8 +146,11 @@ async def _states(service: Service) -> list[BookieState]:
         ]
         away = await _with_cookies(ledgers) - membership.writable - membership.readonly
         found += [(bookie, AWAY) for bookie in away]
+        racks = await racks_of(ledgers.client, membership.writable | membership.readonly)
         return [
-            BookieState(bookie, state, None if state is AWAY else await _address(ledgers, bookie))
+            BookieState(
+                bookie, state, None if state is AWAY else await _address(ledgers, bookie), racks.get(bookie)
+            )
             for bookie, state in sorted(found)
         ]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
@@ -38,6 +38,7 @@ from dlog.cli.terminal.output import (
 from dlog.cli.terminal.position import payload_document
 from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
+from dlog.explain.collecting import racks_of
 from ledger.client import LedgerClient
 from ledger.deploy import Deployment
 from ledger.errors import LedgerError
@@ -83,26 +84,37 @@ def list_(service: Service, as_json: bool, read_only: bool) -> None:
 @json_option("the metadata")
 @read_only_option
 def show(ledger_id: int, service: Service, as_json: bool, read_only: bool) -> None:
-    """Show the metadata of LEDGER: state, last entry, replicas."""
+    """Show the metadata of LEDGER: state, last entry, replicas with their racks where these are known."""
 
-    async def go() -> LedgerMetadata:
+    async def go() -> tuple[LedgerMetadata, dict[str, str]]:
         async with open_ledgers(service, read_only=read_only) as ledgers:
-            return await ledgers.client.metadata(ledger_id)
+            metadata = await ledgers.client.metadata(ledger_id)
+            members = {bookie for ensemble in metadata.ensembles for bookie in ensemble.bookies}
+            return metadata, await racks_of(ledgers.client, members)
 
-    document = metadata_document(ledger_id, run(go))
+    metadata, racks = run(go)
+    document = metadata_document(ledger_id, metadata) | {"racks": racks}
     if as_json:
         print_json(document)
         return
     ensembles = document.pop("ensembles")
     custom = document.pop("custom")
+    del document["racks"]
     if document["ctime_ms"] is not None:
         document["ctime_ms"] = moment_text(document["ctime_ms"])
     facts = {name.removesuffix("_ms").replace("_", " "): value for name, value in document.items()}
     facts |= {f"custom {name}": shown.get("payload", shown) for name, shown in custom.items()}
     print_facts((name, "-" if value is None else str(value)) for name, value in facts.items())
     print()
-    rows = [[str(one["first_entry_id"]), "  ".join(one["bookies"])] for one in ensembles]
+    rows = [
+        [str(one["first_entry_id"]), "  ".join(_with_rack(bookie, racks) for bookie in one["bookies"])]
+        for one in ensembles
+    ]
     print_table(["from entry", "bookies"], rows)
+
+
+def _with_rack(bookie: str, racks: Mapping[str, str]) -> str:
+    return f"{bookie} ({racks[bookie]})" if bookie in racks else bookie
 
 
 @command.command("read")

@@ -134,7 +134,8 @@ function updateBookie(card, each) {
   meter.setAttribute("aria-valuenow", used.toFixed(0));
   put(space, each.total_bytes ? `${gigabytes(each.free_bytes)} free of ${gigabytes(each.total_bytes)}` : each.silence ?? "disk space not known");
   const missing = each.missing_ledgers ? `, ${each.missing_ledgers} ledgers miss it` : "";
-  put(foot.children[0], `${rate(each.entries_per_s)} entries/s${missing}`);
+  const rack = each.rack ? `, rack ${each.rack}` : "";
+  put(foot.children[0], `${rate(each.entries_per_s)} entries/s${rack}${missing}`);
 }
 
 function createShort(each) {
