@@ -108,6 +108,9 @@ class FederatedStore(ForwardingStore):
     async def get(self, path: str, *, watch: trio.Event | None = None) -> Node:
         return await self._at(path, lambda real: self._store.get(real, watch=watch))
 
+    async def read_tree(self, path: str) -> dict[str, Node] | None:
+        return None  # the namespaces below it may be in several stores
+
     async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
         real = await self._real(path)
         with _named({real: path}):

@@ -61,6 +61,9 @@ class ForwardingStore(MetadataStore):
     async def get(self, path: str, *, watch: trio.Event | None = None) -> Node:
         return await self._store.get(path, watch=watch)
 
+    async def read_tree(self, path: str) -> dict[str, Node] | None:
+        return await self._store.read_tree(path)
+
     async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
         return await self._store.exists(path, watch=watch)
 

@@ -45,6 +45,7 @@ from ledger.metadata_store.store import (
     check_operations,
     check_path,
     check_size,
+    is_within,
     parent_of,
     sequence_suffix,
 )
@@ -219,6 +220,11 @@ class MemorySession:
         self._add_watch(WatchKind.DATA, path, watch)
         return Node(node.value, node.stat())
 
+    def read_tree(self, path: str) -> dict[str, Node]:
+        self.watches.check(check_path(path))
+        nodes = self._tree._nodes
+        return {each: Node(node.value, node.stat()) for each, node in nodes.items() if is_within(each, path)}
+
     def exists(self, path: str, watch: trio.Event | None = None) -> Stat | None:
         self.watches.check(check_path(path))
         self._add_watch(WatchKind.DATA, path, watch)
@@ -317,6 +323,10 @@ class MemoryStore(MetadataStore):
     async def get(self, path: str, *, watch: trio.Event | None = None) -> Node:
         await trio.lowlevel.checkpoint()
         return self._session.get(path, watch)
+
+    async def read_tree(self, path: str) -> dict[str, Node] | None:
+        await trio.lowlevel.checkpoint()
+        return self._session.read_tree(path)
 
     async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
         await trio.lowlevel.checkpoint()

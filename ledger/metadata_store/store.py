@@ -186,6 +186,13 @@ class MetadataStore(abc.ABC):
             raise failures[0]
         return nodes
 
+    async def read_tree(self, path: str) -> dict[str, Node] | None:
+        """A node and all nodes below it, as they were at one moment; empty if there is no such node.
+
+        None: the store cannot read several nodes at one moment.
+        """
+        return None
+
     @abc.abstractmethod
     async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
         """The node's stat or None. The watch fires on creation, a change of data, or deletion."""
@@ -326,6 +333,11 @@ def check_operations(operations: Sequence[Operation]) -> int:
 def parent_of(path: str) -> str:
     """``/a`` for ``/a/b``; ``/`` for ``/a``."""
     return path.rpartition("/")[0] or "/"
+
+
+def is_within(path: str, top: str) -> bool:
+    """True if the path is that of ``top`` or of a node below it."""
+    return path == top or path.startswith("/" if top == "/" else f"{top}/")
 
 
 def ancestors_of(path: str) -> list[str]:

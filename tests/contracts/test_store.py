@@ -75,6 +75,19 @@ async def test_several_nodes_are_read_by_one_call_and_a_missing_one_is_none(back
             await store.get_many([root, "bad"])
 
 
+async def test_a_tree_is_read_with_all_nodes_below_it_and_no_others_or_not_at_all(backend: Backend) -> None:
+    async with opened(backend) as (store, root):
+        for name in ("a", "a/b", "a/b/c", "ab"):
+            await store.create(f"{root}/{name}", name.encode())
+        found = await store.read_tree(f"{root}/a")
+        if found is None:
+            return  # ZooKeeper reads one node at a time
+        assert found == {
+            path: await store.get(path) for path in (f"{root}/a", f"{root}/a/b", f"{root}/a/b/c")
+        }
+        assert await store.read_tree(f"{root}/none") == {}
+
+
 async def test_each_put_adds_one_to_the_version(backend: Backend) -> None:
     async with opened(backend) as (store, root):
         await store.create(f"{root}/a")

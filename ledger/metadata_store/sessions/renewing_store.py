@@ -192,6 +192,10 @@ class RenewingStore(MetadataStore):
         with self._calling(paths[0] if paths else "/") as session:
             return await session.get_many(paths)
 
+    async def read_tree(self, path: str) -> dict[str, Node] | None:
+        with self._calling(path) as session:
+            return await session.read_tree(path)
+
     async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
         with self._calling(path) as session:
             return await session.exists(path, watch=watch)

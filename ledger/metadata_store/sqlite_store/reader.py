@@ -22,7 +22,7 @@ from ledger.metadata_store.sqlite_store.copy_format import CopyVerdict
 from ledger.metadata_store.sqlite_store.database import lost_store
 from ledger.metadata_store.sqlite_store.image import DatabaseFiles
 from ledger.metadata_store.sqlite_store.tree import ABSENT, compare_image, nodes_of
-from ledger.metadata_store.store import Children, Node, SessionState, Stat, check_path
+from ledger.metadata_store.store import Children, Node, SessionState, Stat, check_path, is_within
 from ledger.runtime.events import event
 from ledger.runtime.log_lines import get_logger
 
@@ -69,6 +69,11 @@ class SqliteReader(RefusingStore):
             raise NoNodeError(path)
         self._add_watch(WatchKind.DATA, path, watch)
         return found.node
+
+    async def read_tree(self, path: str) -> dict[str, Node] | None:
+        await self._find(path)
+        nodes = self._nodes  # a refresh replaces it as a whole
+        return {each: found.node for each, found in nodes.items() if is_within(each, path)}
 
     async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
         found = await self._find(path)

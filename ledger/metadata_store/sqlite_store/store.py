@@ -122,6 +122,11 @@ class SqliteStore(MetadataStore):
         async with self._turn:
             return await self._read(paths[0] if paths else "/", lambda: self._tree.get_many(paths))
 
+    async def read_tree(self, path: str) -> dict[str, Node] | None:
+        check_path(path)
+        async with self._turn:
+            return await self._call(path, lambda: self._tree.read_tree(path), self._reads, in_loop=False)
+
     async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
         check_path(path)
         async with self._turn:
@@ -194,6 +199,11 @@ class SqliteStore(MetadataStore):
             drawn, touched = await self._write(path, lambda: self._tree.draw_sequential(path))
             self._wrote(touched)
         return drawn
+
+    async def skip_numbers(self, path: str, up_to: int) -> None:
+        """Let sequential nodes below a node have numbers of ``up_to`` or more. The node exists."""
+        async with self._turn:
+            await self._write(path, lambda: self._tree.skip_numbers(path, up_to))
 
     async def sync(self, path: str) -> None:
         check_path(path)

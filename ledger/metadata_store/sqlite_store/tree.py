@@ -163,6 +163,17 @@ class SqliteTree(SqliteDatabase):
                     nodes[path] = Node(row.value, row.stat())
         return nodes
 
+    def read_tree(self, path: str) -> dict[str, Node]:
+        """A node and all nodes below it at one moment."""
+        below = "/" if path == "/" else f"{path}/"
+        with self._reading():
+            found = self._db.execute(
+                f"SELECT path, {COLUMNS} FROM node WHERE path = ? OR substr(path, 1, ?) = ?",
+                (path, len(below), below),
+            ).fetchall()
+        rows = ((each, _Row(*columns)) for each, *columns in found)
+        return {each: Node(row.value, row.stat()) for each, row in rows}
+
     def exists(self, path: str) -> tuple[Stat | None, int]:
         """The node's stat, and the number of the last change of its data or ``ABSENT``."""
         with self._reading():
@@ -216,6 +227,15 @@ class SqliteTree(SqliteDatabase):
             )
             touched += [(WatchKind.DATA, path), (WatchKind.CHILDREN, parent_path)]
         return path, touched
+
+    def skip_numbers(self, path: str, up_to: int) -> None:
+        """Count creations below a node as if ``up_to`` had been made, unless there were more."""
+        with self._writing([(WatchKind.CHILDREN, path)]) as change:
+            self._row(path)
+            self._db.execute(
+                "UPDATE node SET creations = max(creations, ?), children_change = ? WHERE path = ?",
+                (up_to, change, path),
+            )
 
     def put(self, path: str, value: bytes, expected: int) -> tuple[Stat, list[Watched]]:
         """Write a node's data; return its stat and the watches to fire."""
