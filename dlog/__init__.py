@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     __all__: list[str]
     __version__: str
     from dlog import aio as aio
+    from dlog import backup as backup
     from dlog import blocking as blocking
     from dlog import cluster as cluster
     from dlog import events as events

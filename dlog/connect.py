@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from dlog.config import NamespaceConfig
-from dlog.context import FixedLocation, NamespaceContext
+from dlog.context import EMBEDDED_NAMESPACE_PATH, FixedLocation, NamespaceContext
 from dlog.errors import ConfigError, DiskFullError, NamespaceNotBoundError, as_dlog_error, error_of_system
 from dlog.namespace_handle import Namespace
 from dlog.promotion.location import promotable
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 # Directories that exist in memory only, by path: those of ``dlog.testing``.
 in_memory: dict[str, Callable[[NamespaceConfig, bool], AbstractAsyncContextManager[Parts]]] = {}
-EMBEDDED_NAMESPACE_PATH = "/dlog"  # of the one namespace in a directory
 CLOSE_S = 20.0  # the parts have this long to close after the block is left
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from dlog.forwarding.shared_shell import Meeting
 
 T = TypeVar("T")
+EMBEDDED_NAMESPACE_PATH = "/dlog"  # of the one namespace in a directory
 
 
 class LogLocation(Protocol):

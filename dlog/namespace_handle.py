@@ -18,6 +18,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
+from dlog.backup.calls import BackupCalls
 from dlog.config import NamespaceConfig, WriterConfig
 from dlog.context import NamespaceContext
 from dlog.description import EntryTotals, LogDescription, SegmentDescription
@@ -102,6 +103,11 @@ class Namespace(ProcessBound):
     def promotion(self) -> PromotionCalls:
         """Moving logs of a directory to a cluster."""
         return PromotionCalls(self.context)
+
+    @cached_property
+    def backup(self) -> BackupCalls:
+        """Copies of the whole namespace, made while it is written."""
+        return BackupCalls(self.context)
 
     @cached_property
     def policy(self) -> PolicyCalls:

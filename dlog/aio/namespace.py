@@ -13,6 +13,7 @@ from dlog.aio.reader import LogReader
 from dlog.aio.scan import Scan
 from dlog.aio.segment_watch import SegmentWatch
 from dlog.aio.writer import LogWriter
+from dlog.backup import calls as backup
 from dlog.config import NamespaceConfig
 from dlog.connect import open_namespace as open_in_trio
 from dlog.namespace_handle import Namespace as TrioNamespace
@@ -71,6 +72,13 @@ class PromotionCalls(Face[promotion.PromotionCalls]):
     purge = forwarded(promotion.PromotionCalls.purge)
 
 
+class BackupCalls(Face[backup.BackupCalls]):
+    """See ``dlog.Namespace.backup``."""
+
+    make = forwarded(backup.BackupCalls.make)
+    replicate = forwarded(backup.BackupCalls.replicate)
+
+
 class PolicyCalls(Face[policy.PolicyCalls]):
     """See ``dlog.Namespace.policy``."""
 
@@ -101,6 +109,7 @@ class Namespace(Face[TrioNamespace]):
     batches = part(TrioNamespace.batches, BatchCalls)
     repair = part(TrioNamespace.repair, RepairCalls)
     promotion = part(TrioNamespace.promotion, PromotionCalls)
+    backup = part(TrioNamespace.backup, BackupCalls)
     policy = part(TrioNamespace.policy, PolicyCalls)
     access = part(TrioNamespace.access, AccessCalls)
 

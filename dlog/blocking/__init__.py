@@ -12,6 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dlog.blocking.backup import Backups as Backups
+    from dlog.blocking.backup import open_backups as open_backups
     from dlog.blocking.cursors import LogCursors as LogCursors
     from dlog.blocking.groups import GroupMember as GroupMember
     from dlog.blocking.groups import join_group as join_group

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 
+from dlog.backup import calls as backup
 from dlog.blocking.batches import DetachedSegmentWriter
 from dlog.blocking.cursors import LogCursors
 from dlog.blocking.reader import LogReader
@@ -69,6 +70,13 @@ class PromotionCalls(Face[promotion.PromotionCalls]):
     purge = forwarded(promotion.PromotionCalls.purge)
 
 
+class BackupCalls(Face[backup.BackupCalls]):
+    """See ``dlog.Namespace.backup``."""
+
+    make = forwarded(backup.BackupCalls.make)
+    replicate = forwarded(backup.BackupCalls.replicate)
+
+
 class PolicyCalls(Face[policy.PolicyCalls]):
     """See ``dlog.Namespace.policy``."""
 
@@ -104,6 +112,7 @@ class Namespace(LoopFace[TrioNamespace]):
     batches = part(TrioNamespace.batches, BatchCalls)
     repair = part(TrioNamespace.repair, RepairCalls)
     promotion = part(TrioNamespace.promotion, PromotionCalls)
+    backup = part(TrioNamespace.backup, BackupCalls)
     policy = part(TrioNamespace.policy, PolicyCalls)
     access = part(TrioNamespace.access, AccessCalls)
 

@@ -9,6 +9,7 @@ import enum
 
 from bookie import errors as bookie_errors
 from dlog import errors
+from dlog.backup import errors as backup_errors
 from dlog.shards import errors as shards_errors
 from ledger import errors as ledger_errors
 from ledger.causes import cause_of
@@ -42,6 +43,11 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.LogNotFoundError, ExitCode.NOT_FOUND),
     (errors.NamespaceNotBoundError, ExitCode.NOT_FOUND),
     (errors.LogExistsError, ExitCode.EXISTS),
+    (backup_errors.BackupUnreachableError, ExitCode.UNAVAILABLE),
+    (backup_errors.BackupDamagedError, ExitCode.DAMAGED),
+    (backup_errors.BackupNotFoundError, ExitCode.NOT_FOUND),
+    (backup_errors.BackupInUseError, ExitCode.IN_USE),
+    (backup_errors.RestoreTargetError, ExitCode.EXISTS),
     (shards_errors.NotShardedError, ExitCode.NOT_FOUND),
     (shards_errors.ShardCountError, ExitCode.EXISTS),
     (errors.LogLockedError, ExitCode.IN_USE),

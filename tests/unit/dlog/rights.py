@@ -29,6 +29,7 @@ class Place:
     plan: BatchPlan | None  # likewise
     segment: DetachedSegment | None
     uri: str
+    destination: str  # a directory that does not exist
     policy: Policy | None
 
     @property
@@ -124,6 +125,20 @@ NAMESPACE = [
     ),
     Call("promotion.undo", ADMIN, lambda ns, face, at: ns.promotion.undo(at.log), may_fail=True),
     Call("promotion.purge", ADMIN, lambda ns, face, at: ns.promotion.purge(at.log), may_fail=True),
+    Call(
+        "backup.make",
+        ADMIN,
+        lambda ns, face, at: ns.backup.make(at.destination),
+        on_all=True,
+        may_fail=True,  # it waits for the disk, and virtual time does not
+    ),
+    Call(
+        "backup.replicate",
+        ADMIN,
+        lambda ns, face, at: ns.backup.replicate(f"{at.destination}/no/such", retry_timeout_s=0),
+        on_all=True,
+        may_fail=True,
+    ),
     Call("repair.find_orphans", ADMIN, lambda ns, face, at: ns.repair.find_orphans(), on_all=True),
     Call("repair.delete_orphans", ADMIN, lambda ns, face, at: ns.repair.delete_orphans([10**9]), on_all=True),
     Call("policy.set", ADMIN, lambda ns, face, at: ns.policy.set(at.policy), on_all=True),

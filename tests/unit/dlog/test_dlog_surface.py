@@ -122,6 +122,7 @@ PUBLIC = [
     "WriterConfig",
     "WriterOverloadedError",
     "WriterState",
+    "backup",
     "blocking",
     "cluster",
     "aio",

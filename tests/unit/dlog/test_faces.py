@@ -5,8 +5,10 @@ What differs stands in a table here, with its reason.
 """
 
 # covers: dlog/aio/batches.py
+# covers: dlog/aio/backup.py
 # covers: dlog/aio/cursors.py
 # covers: dlog/blocking/batches.py
+# covers: dlog/blocking/backup.py
 # covers: dlog/blocking/cursors.py
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import pytest
 
 import dlog
 import dlog.aio
+import dlog.backup
 import dlog.blocking
 import dlog.bulk
 import dlog.groups
@@ -33,6 +36,7 @@ from dlog import operations
 from dlog.aio import namespace as aio_calls
 from dlog.aio.batches import DetachedSegmentWriter as AioDetached
 from dlog.aio.shards import ShardedPending as AioShardedPending
+from dlog.backup.calls import BackupCalls
 from dlog.blocking import namespace as blocking_calls
 from dlog.blocking.batches import DetachedSegmentWriter as BlockingDetached
 from dlog.bulk.detached import DetachedSegmentWriter
@@ -42,7 +46,11 @@ from ledger.client import LedgerClient
 from ledger.runtime.tasks.face import Shown
 
 # The class of trio and its face.
-HELD = (*(getattr(operations, name) for name in operations.__all__), PromotionCalls)  # by a namespace
+HELD = (  # by a namespace
+    *(getattr(operations, name) for name in operations.__all__),
+    PromotionCalls,
+    BackupCalls,
+)
 PAIRS: list[tuple[type, type]] = [
     *((each, getattr(faces, each.__name__)) for faces in (aio_calls, blocking_calls) for each in HELD),
     *(
@@ -50,6 +58,7 @@ PAIRS: list[tuple[type, type]] = [
         for face in (dlog.blocking, dlog.aio)
         for module, names in (
             (dlog, ("Namespace", "LogWriter", "LogReader", "LogCursors", "Scan", "SegmentWatch")),
+            (dlog.backup, ("Backups",)),
             (dlog.shards, ("ShardedWriter", "ShardedReader")),
             (dlog.groups, ("GroupMember",)),
             (dlog.wal, ("WriteAheadLog", "WalStandby")),
@@ -81,6 +90,7 @@ FUNCTIONS = [
                     "shard_names",
                 ),
             ),
+            (dlog.backup, ("open_backups",)),
             (dlog.groups, ("join_group",)),
             (dlog.wal, ("open_wal", "follow_wal")),
         )

@@ -19,6 +19,7 @@ import trio
 import dlog
 import dlog.aio
 import dlog.blocking
+from dlog.backup.calls import BackupCalls
 from dlog.bulk import DetachedSegmentWriter
 from dlog.groups import GroupMember, join_group
 from dlog.namespace_handle import Namespace
@@ -126,6 +127,7 @@ async def prepared(operator: Namespace, name: str, call: Call) -> Place:
         plan=plan,
         segment=segment,
         uri=operator.uri,
+        destination=f"{operator.uri.removeprefix('file://')}-backup",
         policy=POLICY,
     )
 
@@ -285,6 +287,7 @@ HELD: dict[str, type] = {  # by a namespace
     "batches": BatchCalls,
     "repair": RepairCalls,
     "promotion": PromotionCalls,
+    "backup": BackupCalls,
     "policy": PolicyCalls,
     "access": AccessCalls,
 }
