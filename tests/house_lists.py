@@ -22,6 +22,7 @@ ONLY_IN = {
         "dlog/read/arrow_columns.py",
         "dlog/read/record_batch.py",
         "dlog/scan/",
+        "dlog/backup/s3.py",
         "dlog/aio/scan.py",
         "dlog/blocking/scan.py",
         "dlog/cli/logs/scan.py",

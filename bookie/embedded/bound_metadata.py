@@ -225,8 +225,9 @@ class _Judgement:
         lacks = f" It does not know {len(self.unknown)} ledgers of this bookie: {some}." if some else ""
         raise MetadataLostError(
             f"{directory}: the metadata cannot be used with this bookie: {self.verdict.value}{lacks} Logs"
-            " would be missing, so nothing was opened or changed. Bring the metadata back, with its -wal;"
-            " or, if this one is right and what it does not name may be deleted for good, make an empty file"
+            " would be missing, so nothing was opened or changed. If this is a copy of a directory that a"
+            " process had open, make one with `dlog backup`. Else bring the metadata back, with its -wal; or,"
+            " if this one is right and what it does not name may be deleted for good, make an empty file"
             f" {directory / ACCEPT} and open it again"
         )
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # a program that makes no backups imports none of these
     from dlog.backup.replication import ReplicaStatus
     from dlog.backup.rounds import Backup, BackupProgress
 
-INTERVAL_S = 1.0
+INTERVAL_S = 0.8  # with the time of a round a second
 
 
 def _nothing(_: object) -> None:

@@ -70,14 +70,20 @@ class Destination(Protocol):
 
 
 def open_destination(where: str | os.PathLike[str]) -> Destination:
-    """The destination that a text names: the path of a directory. Nothing is made yet.
+    """The destination that a text names: the path of a directory, or s3://BUCKET/PREFIX. Nothing is made yet.
 
     Raises:
         BackupError: It is no destination.
     """
     text = os.fspath(where)
+    if text.startswith("s3://"):
+        from dlog.backup.s3 import S3Destination
+
+        return S3Destination(text)
     if "://" in text:
-        raise BackupError(f"destination {text!r}: it is no path of a directory")
+        raise BackupError(
+            f"destination {text!r}: it is neither the path of a directory nor s3://BUCKET/PREFIX"
+        )
     return DirectoryDestination(Path(text).absolute())
 
 

@@ -71,8 +71,8 @@ keep_option = partial(click.option, "--keep", callback=parse_keep, metavar="AGE|
 def command() -> None:
     """Back up a namespace: `dlog backup SOURCE DEST`.
 
-    SOURCE is a directory or a URI, DEST a directory. Programs may write meanwhile. Only what DEST lacks is
-    sent. `dlog restore` gives the logs back, `dlog replicate` keeps DEST up to date.
+    SOURCE is a directory or a URI, DEST a directory or s3://BUCKET/PREFIX. Programs may write during it. Only
+    what DEST lacks is sent. `dlog restore` gives the logs back, `dlog replicate` keeps DEST up to date.
     """
 
 

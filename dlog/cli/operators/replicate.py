@@ -12,7 +12,7 @@ import click
 
 import dlog
 from dlog.backup import ReplicaStatus
-from dlog.backup.calls import administered
+from dlog.backup.calls import INTERVAL_S, administered
 from dlog.backup.pruning import Keep
 from dlog.backup.replication import Replication, ReplicationPlan
 from dlog.backup.store import open_store
@@ -30,7 +30,7 @@ from ledger.runtime.clock import wall_ms
 @click.option(
     "--interval",
     type=click.FloatRange(0, min_open=True),
-    default=1.0,
+    default=INTERVAL_S,
     show_default=True,
     metavar="SECONDS",
     help="The time from the begin of a round to that of the next one.",

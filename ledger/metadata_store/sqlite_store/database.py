@@ -477,7 +477,8 @@ def lost_store(database: Path, evidence: str, *, is_copied: bool) -> StoreLostEr
         )
     return StoreLostError(
         f"metadata store {database}: {evidence}. Logs would be missing, so nothing was opened or"
-        f" changed. {back or 'Bring it back from a backup of the directory, with its -wal file'}"
+        f" changed. {back or 'Bring it back from a backup of the directory, with its -wal file'}. A copy that"
+        " was made while a process had the directory open is such a one; `dlog backup` makes whole ones"
     )
 
 

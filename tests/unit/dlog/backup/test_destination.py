@@ -69,5 +69,5 @@ def test_a_destination_that_is_gone_is_not_made_again_by_a_write(tmp_path: Path)
 
 
 def test_a_text_that_is_no_destination_is_refused() -> None:
-    with pytest.raises(BackupError, match="no path"):
+    with pytest.raises(BackupError, match="neither the path"):
         open_destination("ftp://somewhere")
