@@ -33,6 +33,7 @@ MODULES = {
 }
 # A tool that no module imports, the file that uses it, and how.
 TOOLS = {
+    "flask-cors": ("tests/unit/dlog/backup/test_s3.py", "ThreadedMotoServer"),  # moto serves with it
     "mypy": (".ci/test", "mypy"),
     "ruff": (".ci/test", "ruff"),
     "pytest-trio": ("pyproject.toml", "trio_mode"),
