@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,7 @@ from dlog.backup.destination import DirectoryDestination
 from dlog.backup.source import BackupSource, EntrySource
 from dlog.config import NamespaceConfig
 from ledger.digest import ENTRY_HEADER_BYTES
+from ledger.metadata_store.store import Node
 from ledger.runtime.tasks.task_errors import errors_in
 from namespace.policy import Policy, Right, Rule
 
@@ -291,6 +292,41 @@ async def test_a_segment_that_is_completed_after_the_nodes_were_read_is_complete
     found = await records_of((tmp_path / "restored").as_uri(), "orders")
     assert found == await records_of(source.as_uri(), "orders")
     assert [payload for _, _, payload in found] == [b"one", b"two"]
+
+
+async def test_where_nodes_are_read_one_by_one_a_log_that_changes_meanwhile_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a cluster: ZooKeeper reads no tree at one moment."""
+    source, destination = tmp_path / "source", tmp_path / "destination"
+    async with dlog.open_namespace(source.as_uri()) as namespace:
+        store = namespace.context.store
+        async with namespace.open_writer("shop/orders", create=True) as writer:
+            await writer.append(b"one")
+        async with namespace.open_writer("shop/orders") as writer:
+            await writer.append(b"two")
+            real, left = store.get_many, [3]
+
+            async def get_then_complete(paths: Sequence[str]) -> dict[str, Node | None]:
+                found = await real(paths)
+                left[0] -= any(path.endswith("/ledgers") for path in paths)
+                if left[0] == 2:  # the segment's node that the children named is gone when it is read
+                    left[0] = 0
+                    await writer.aclose()
+                return found
+
+            async def no_tree(path: str) -> None:
+                return None
+
+            monkeypatch.setattr(store, "read_tree", no_tree)
+            monkeypatch.setattr(store, "get_many", get_then_complete)
+            await namespace.backup.make(destination)
+            monkeypatch.undo()
+    assert left[0] < 0  # it was read again
+    await restore(destination, tmp_path / "restored")
+    found = await records_of((tmp_path / "restored").as_uri(), "shop/orders")
+    assert found == await records_of(source.as_uri(), "shop/orders")
+    assert len(found) == 2
 
 
 async def test_one_log_is_restored_up_to_a_position_and_cursors_after_it_are_moved_there(
