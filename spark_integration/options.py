@@ -1,15 +1,10 @@
-"""The options of the source, parsed strictly, and what the sink's share with them. Spark passes strings.
-
-An unknown name is an error that suggests the nearest known name: a misspelt option that is silently ignored
-would be found only in production.
-"""
+"""The options of the source, parsed strictly, and what the sink's share with them. Spark passes strings."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 import attrs
@@ -19,6 +14,7 @@ from dlog.settings import read_texts, split_query
 from namespace.log_name import check_log_name
 from namespace.namespace_uri import parse_namespace_uri
 from spark_integration.errors import OptionError
+from spark_integration.option_names import CLIENT, TABLE_HINT, by_lower_name
 from spark_integration.places import EARLIEST, LATEST, Places, parse_places
 
 CHOICES = ("stream", "streams", "streamPattern", "shardedStream")
@@ -53,9 +49,6 @@ KNOWN = (
     "configFile",
     "readOnly",
 )
-CLIENT = "client."  # before the name of a setting of docs/settings.md
-# Options that Spark itself may add.
-_SPARKS_OWN = {"path", "checkpointlocation", "queryname"}
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -200,24 +193,6 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     )
 
 
-def by_lower_name(given: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
-    """The options by their names in lower case.
-
-    Raises:
-        OptionError: A name is unknown.
-    """
-    options = {key.lower(): value for key, value in given.items()}
-    names = {name.lower(): name for name in known}
-    for key in options:
-        if key not in names and key not in _SPARKS_OWN and not key.startswith(CLIENT):
-            near = difflib.get_close_matches(key, names, n=1)
-            hint = (
-                f"; did you mean {names[near[0]]}?" if near else f"; the known options are {', '.join(known)}"
-            )
-            raise OptionError(f"unknown option {key!r}{hint}")
-    return options
-
-
 def uri_of(options: Mapping[str, str]) -> str:
     """The URI of the namespace.
 
@@ -225,7 +200,11 @@ def uri_of(options: Mapping[str, str]) -> str:
         OptionError: It is missing.
         dlog.InvalidUriError: It does not parse, or has a user name or a password.
     """
-    uri = required(options, "uri")
+    if not options.get("uri"):
+        raise OptionError(
+            f"option uri is required; add .option('uri', ...). If this is a table: {TABLE_HINT}"
+        )
+    uri = options["uri"]
     bare, _ = split_query(uri)
     parse_namespace_uri(bare)  # a URI with a password must not reach a plan
     return uri

@@ -10,7 +10,8 @@ import attrs
 import dlog.blocking
 from spark_integration.client import NamedLog, with_namespace
 from spark_integration.errors import OptionError
-from spark_integration.options import ClientOptions, by_lower_name, client_options, uri_of
+from spark_integration.option_names import by_lower_name
+from spark_integration.options import ClientOptions, client_options, uri_of
 
 READ_TIMEOUT_MS = 120_000
 _KNOWN = ("uri", "keyFile", "bookieSecurity", "configFile")

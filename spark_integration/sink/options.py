@@ -10,9 +10,9 @@ import attrs
 from dlog.shards.layout import shard_log
 from namespace.log_name import check_log_name
 from spark_integration.errors import OptionError
+from spark_integration.option_names import by_lower_name
 from spark_integration.options import (
     ClientOptions,
-    by_lower_name,
     client_options,
     flag,
     positive,
@@ -85,6 +85,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
             "option keyFile: the sink does not encrypt payloads; encrypt the column, or remove it"
         )
     options = by_lower_name(given, KNOWN)
+    uri = uri_of(options)
     series, number = options.get("series"), options.get("number")
     if streaming and number is not None:
         raise OptionError("option number is for batch writes; Spark numbers the batches of a streaming query")
@@ -99,7 +100,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         raise OptionError("options stream and shardedStream exclude each other; remove one of them")
     stream = required(options, "stream") if sharded is None else shard_log(check_log_name(sharded), 0)
     return SinkOptions(
-        uri=uri_of(options),
+        uri=uri,
         stream=check_log_name(stream),
         # A shard that is missing must not be made without the layout of the sharded log.
         create_stream=flag(options, "createStream", default="true") and sharded is None,

@@ -69,7 +69,8 @@ def check_schema(schema: StructType, txid_column: str | None = None, key_column:
         raise RowFormatError(
             f"the columns {others} would be lost: a record has a payload, a stream, a key and headers."
             " Leave them out with .select('stream', 'payload'), put them into the payload, as with"
-            " to_json(struct(...)), or give the transaction ids with the option txidColumn"
+            " to_json(struct(...)), or give the transaction ids with the option txidColumn. In SQL,"
+            " insert into a view with columns: CREATE TEMPORARY VIEW target (payload STRING) USING dlog ..."
         )
     for field in schema.fields:
         allowed: tuple[type[StringType | BinaryType | LongType | IntegerType], ...] = (BinaryType, StringType)

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 import dlog
 import dlog.blocking
 from dlog import shards
-from spark_integration.options import CLIENT
+from spark_integration.option_names import CLIENT
 from tests.spark.queries import QUERY_TIMEOUT_S, Orders, collected, finish, reading, to_files
 
 pytestmark = [

@@ -23,7 +23,8 @@ import dlog
 import dlog.blocking
 from spark_integration.client import NamedLog, with_namespace
 from spark_integration.errors import PipelineError
-from spark_integration.options import by_lower_name, client_options, positive, uri_of
+from spark_integration.option_names import by_lower_name
+from spark_integration.options import client_options, positive, uri_of
 from spark_integration.pipelines.archives.directory import ArchiveDirectory
 from spark_integration.pipelines.archives.manifest import ArchivedSegment, Manifest
 from spark_integration.pipelines.archives.plan import PlannedSegment, check_written, planned, truncation

@@ -1,6 +1,7 @@
 """Options are parsed strictly."""
 
 # covers: spark_integration/places.py
+# covers: spark_integration/option_names.py
 
 from __future__ import annotations
 
