@@ -47,6 +47,21 @@ class DLSN:
     entry_id: int  # 0-based in the segment's ledger
     slot_id: int  # 0-based in the entry
 
+    @property
+    def segment(self) -> int:
+        """``segment_seqno``, by the name of the column in tables of records (Arrow, Spark, SQL)."""
+        return self.segment_seqno
+
+    @property
+    def entry(self) -> int:
+        """``entry_id``, by the name of the column in tables of records."""
+        return self.entry_id
+
+    @property
+    def slot(self) -> int:
+        """``slot_id``, by the name of the column in tables of records."""
+        return self.slot_id
+
     def __lt__(self, other: object) -> bool:
         if other.__class__ is not DLSN:
             return NotImplemented

@@ -18,8 +18,8 @@ from spark_integration.option_names import CLIENT, TABLE_HINT, by_lower_name
 from spark_integration.places import EARLIEST, LATEST, Places, parse_places
 
 CHOICES = ("stream", "streams", "streamPattern", "shardedStream")
-STARTS = ("startingOffsets", "startingTxId", "startingTimestamp", "startingCursor")
-ENDS = ("endingOffsets", "endingTxId", "endingTimestamp", "endingCursor")
+STARTS = ("startingOffsets", "startingDlsn", "startingTxId", "startingTimestamp", "startingCursor")
+ENDS = ("endingOffsets", "endingDlsn", "endingTxId", "endingTimestamp", "endingCursor")
 KNOWN = (
     "uri",
     *CHOICES,

@@ -1,7 +1,8 @@
 """Where each stream of a query starts or ends, as the options say it.
 
-Inside: parsing ``startingOffsets``, ``startingTxId``, ``startingTimestamp``, ``startingCursor``, and the same
-for ends. Not inside: finding the position of a transaction id or a cursor (``client``).
+Inside: parsing ``startingOffsets``, ``startingDlsn``, ``startingTxId``, ``startingTimestamp``,
+``startingCursor``, and the same for ends. Not inside: finding the position of a transaction id or a cursor
+(``client``).
 Always: at most one kind of place is given, apart from a cursor with ``startingOffsets`` for the streams that
 lack the cursor; a place of a stream that the query does not read is an error.
 """
@@ -17,7 +18,14 @@ import attrs
 from dlog import DLSN
 from dlog.format.record import TXID_MAX
 from spark_integration.errors import OffsetFormatError, OptionError
-from spark_integration.offsets import BEFORE_EVERYTHING, Position, position_from_list
+from spark_integration.offsets import (
+    BEFORE_EVERYTHING,
+    Position,
+    from_offset,
+    identities_in,
+    just_before,
+    position_from_list,
+)
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -41,6 +49,7 @@ class Places:
     everywhere: Place | None  # of the streams that are not named; None if each must be named
     by_stream: tuple[tuple[str, Place], ...] = ()
     cursor: str | None = None  # a stream that has this cursor takes its position instead
+    logs: tuple[tuple[str, str], ...] = ()  # the identities of the logs that the positions are of, if known
 
     def of(self, stream: str) -> Place:
         """The place of a stream; BEFORE_EVERYTHING if neither it nor all streams were given one."""
@@ -93,6 +102,7 @@ def parse_places(options: Mapping[str, str], side: str, default: str) -> Places:
     """
     kinds: dict[str, Callable[[str, object], Place]] = {
         f"{side}Offsets": _offset,
+        f"{side}Dlsn": _dlsn,
         f"{side}TxId": _txid,
         f"{side}Timestamp": _timestamp,
     }
@@ -106,6 +116,11 @@ def parse_places(options: Mapping[str, str], side: str, default: str) -> Places:
     parse = kinds[name]
     text = options.get(name.lower(), default)
     value = _json(text)
+    if isinstance(value, dict) and isinstance(value.get("streams"), dict):  # no place of a stream is one
+        if not name.endswith("Offsets"):
+            raise OptionError(f"option {name} takes no offset of a checkpoint or a report; use {side}Offsets")
+        positions, logs = from_offset(value), identities_in(value)
+        return Places(None, tuple(sorted(positions.items())), cursor, tuple(sorted(logs.items())))
     if isinstance(value, dict):
         by_stream = tuple(sorted((stream, parse(name, each)) for stream, each in value.items()))
         return Places(None, by_stream, cursor)
@@ -135,11 +150,21 @@ def _offset(option: str, value: object) -> Place:
             pass  # the message below names what can be given
         else:
             return position_from_list([dlsn.segment_seqno, dlsn.entry_id, dlsn.slot_id])
-    keywords = "earliest, latest or" if option.startswith("starting") else "latest or"
+    keywords = "earliest, latest," if option.startswith("starting") else "latest,"
     raise OffsetFormatError(
         f"option {option}: {value!r} is neither a keyword nor a position; give {keywords} a position such as"
-        " 7:42:0"
+        " 7:42:0, or an offset of a checkpoint or a report of progress"
     )
+
+
+def _dlsn(option: str, value: object) -> Place:
+    position = _offset(option, value)
+    if not isinstance(position, Position) or min(position.entry, position.slot) < 0:
+        raise OffsetFormatError(
+            f"option {option}: {value!r} is no position of a record; give one such as 7:42:0"
+        )
+    is_start = option.startswith("starting")
+    return just_before(position.segment, position.entry, position.slot) if is_start else position
 
 
 def _txid(option: str, value: object) -> Place:

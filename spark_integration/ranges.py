@@ -158,6 +158,22 @@ def resolve_start(whole: Range, log: LogView) -> Range:
     return Range(start, start if start == BEFORE_EVERYTHING else whole.end)
 
 
+def check_identities(places: Places, streams: StreamsView) -> None:
+    """Check that positions of an offset are of the logs that have their names now.
+
+    Raises:
+        OptionError: Another log has the name of one of them.
+    """
+    known = dict(places.logs)
+    found = streams.identities(sorted(known)) if known else {}
+    for stream, identity in known.items():
+        if found.get(stream, identity) != identity:
+            raise OptionError(
+                f"stream {stream!r}: the offset given as an option is of another log, which was deleted; give"
+                " a position in the log that has its name now"
+            )
+
+
 def resolve_place(
     places: Places, stream: str, log: LogView, *, is_end: bool, start_at_latest_if_none: bool = False
 ) -> Position:

@@ -28,7 +28,7 @@ from spark_integration.client import NamedStreams, StreamsView
 from spark_integration.errors import OptionError, WorkerInterpreterError
 from spark_integration.options import SourceOptions, parse_options
 from spark_integration.planning import Range
-from spark_integration.ranges import RangePartition, Ranges, resolve_place, resolve_start
+from spark_integration.ranges import RangePartition, Ranges, check_identities, resolve_place, resolve_start
 from spark_integration.sink import DlogBatchWriter, DlogStreamWriter
 from spark_integration.sink.options import parse_sink_options
 from spark_integration.sink.rows import check_schema
@@ -114,6 +114,8 @@ def resolve_ranges(options: SourceOptions, streams: StreamsView) -> dict[str, Ra
         DataLossError, OptionError
         dlog.LogNotFoundError: A stream that was named does not exist.
     """
+    check_identities(options.starting, streams)
+    check_identities(options.ending, streams)
     found = {}
     for stream in streams.names():
         log = streams.log(stream)

@@ -33,7 +33,7 @@ from spark_integration.measuring import Measures
 from spark_integration.offsets import BEFORE_EVERYTHING, Position, from_offset, identities_in, to_offset
 from spark_integration.options import SourceOptions
 from spark_integration.planning import Amount, Extent, Piece, Range, StreamRange, shares, total
-from spark_integration.ranges import RangePartition, Ranges, packed, resolve_place
+from spark_integration.ranges import RangePartition, Ranges, check_identities, packed, resolve_place
 from spark_integration.tail_watch import TailWatch
 
 POLL_INTERVAL_S = 0.02
@@ -72,6 +72,7 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         if self._initial is None:
             options = self._options
+            check_identities(options.starting, self._streams)
             self._initial = {
                 stream: resolve_place(
                     options.starting,

@@ -260,6 +260,9 @@ def test_a_batch_reads_between_ids_and_to_a_cursor(spark: SparkSession, orders: 
     assert collected(between) == orders.written[10:20]
     until = reading(spark, orders, streaming=False, startingTimestamp="60", endingCursor="billing")
     assert collected(until) == orders.written[60:70]
+    first, last = (":".join(map(str, orders.written[number][:3])) for number in (33, 71))
+    through = reading(spark, orders, streaming=False, startingDlsn=first, endingDlsn=last)
+    assert collected(through) == orders.written[33:72]
 
 
 def test_a_log_truncated_under_the_query_is_an_error_or_left_out(
@@ -287,8 +290,15 @@ def test_a_checkpoint_is_reused_with_other_limits_but_not_with_other_streams(
     spark: SparkSession, orders: Orders, tmp_path: Path
 ) -> None:
     orders.append(100)
-    finish(to_files(reading(spark, orders, streaming=True, startingOffsets="earliest"), tmp_path))
+    query = to_files(reading(spark, orders, streaming=True, startingOffsets="earliest"), tmp_path)
+    finish(query)
     orders.append(100)
+    assert query.lastProgress is not None
+    stored = (tmp_path / "checkpoint" / "offsets" / "1").read_text().splitlines()[2]
+    for place in (query.lastProgress["sources"][0]["endOffset"], stored):
+        assert (
+            collected(reading(spark, orders, streaming=False, startingOffsets=place)) == orders.written[100:]
+        )
     changed = reading(
         spark, orders, streaming=True, startingOffsets="latest", maxEntriesPerTrigger=3, minPartitions=2
     )

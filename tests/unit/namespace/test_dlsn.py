@@ -61,6 +61,11 @@ def test_a_position_is_read_in_every_form_that_was_ever_shown(text: str) -> None
     assert DLSN.parse(text) == DLSN(7, 42, 0)
 
 
+def test_the_parts_of_a_dlsn_have_the_names_of_the_columns_of_tables_too() -> None:
+    dlsn = DLSN(7, 42, 3)
+    assert (dlsn.segment, dlsn.entry, dlsn.slot) == (dlsn.segment_seqno, dlsn.entry_id, dlsn.slot_id)
+
+
 @pytest.mark.parametrize("dlsn", [INVALID_DLSN, BEFORE_INITIAL, DLSN(2**63 - 1, -(2**63), 7)])
 def test_a_position_has_one_form_for_people_which_comes_back(dlsn: DLSN) -> None:
     assert f"{dlsn}" == str(dlsn) == ":".join(map(str, (dlsn.segment_seqno, dlsn.entry_id, dlsn.slot_id)))

@@ -10,7 +10,7 @@ import pytest
 from dlog.settings.table import SETTINGS
 from ledger.settings import kinds
 from spark_integration.errors import OffsetFormatError, OptionError
-from spark_integration.offsets import BEFORE_EVERYTHING, Position
+from spark_integration.offsets import BEFORE_EVERYTHING, WHOLE_ENTRY, Position
 from spark_integration.options import ClientOptions, Limits, Selection, parse_options
 from spark_integration.places import LATEST, Places, Txid
 from spark_integration.sink.options import parse_sink_options
@@ -52,6 +52,8 @@ def test_streams_are_chosen_by_one_option(given: dict[str, str], expected: Selec
         ({"streams": "a"}, "stream and streams exclude each other"),
         ({"startingTxId": "1", "startingTimestamp": "2"}, "startingTxId and startingTimestamp exclude"),
         ({"startingTxId": "1", "startingCursor": "c"}, "startingTxId and startingCursor exclude"),
+        ({"startingOffsets": "latest", "startingDlsn": "1:2:3"}, "startingOffsets and startingDlsn exclude"),
+        ({"startingTxId": '{"streams": {}}'}, "use startingOffsets"),
         ({"startingTxId": "-1"}, "startingTxId must be a transaction id"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp must be a date"),
         ({"startingTimestampStrategy": "guess"}, "must be error or latest"),
@@ -85,6 +87,9 @@ def test_a_list_without_names_is_refused(given: str) -> None:
         ({"startingOffsets": "1:2:3"}, Position(1, 2, 3)),
         ({"startingOffsets": "DLSN(1, 2, 3)"}, Position(1, 2, 3)),
         ({"startingOffsets": '{"orders": "earliest"}'}, BEFORE_EVERYTHING),
+        ({"startingOffsets": '{"v": 1, "streams": {"orders": [1, 2, -1]}}'}, Position(1, 2, WHOLE_ENTRY)),
+        ({"startingDlsn": "1:2:3"}, Position(1, 2, 2)),
+        ({"startingDlsn": '{"orders": "DLSN(1, 2, 0)"}'}, Position(1, 1, WHOLE_ENTRY)),
     ],
 )
 def test_a_start_is_an_id_a_time_or_a_position(given: dict[str, str], place: object) -> None:
@@ -102,10 +107,15 @@ def test_a_start_is_an_id_a_time_or_a_position(given: dict[str, str], place: obj
         {"streamPattern": "*", "startingOffsets": "[1, 2, 3]"},
         {"stream": "orders", "startingOffsets": "erliest"},
         {"stream": "orders", "startingOffsets": "[1, 2]"},
+        {"stream": "orders", "startingOffsets": '{"v": 2, "streams": {"orders": [1, 2, 3]}}'},
+        {"stream": "orders", "startingOffsets": '{"v": 1, "streams": {"other": [1, 2, 3]}}'},
+        {"stream": "orders", "startingDlsn": "latest"},
+        {"stream": "orders", "startingDlsn": "[1, 2, -1]"},
+        {"streams": "a,b", "startingDlsn": "1:2:3"},
     ],
 )
 def test_a_start_that_is_no_place_of_the_streams_is_refused(given: dict[str, str]) -> None:
-    with pytest.raises(OffsetFormatError, match=r"starting|is no position"):
+    with pytest.raises(OffsetFormatError, match=r"starting|is no position|has format 2"):
         parse_options({"uri": "file:///x", **given}, streaming=True)
 
 

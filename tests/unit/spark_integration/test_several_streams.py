@@ -100,6 +100,37 @@ def test_each_stream_is_read_in_its_order(clock: Clock) -> None:
     assert (first, second) == ({"a": [11, 12, 13, 14]}, {"c": list(range(5))})
 
 
+def test_a_query_starts_where_the_offset_of_another_one_or_a_report_says(clock: Clock) -> None:
+    streams = streams_of(a=11, b=3)
+    streams.logs["a"].identity = "first"
+    first = reader_of(streams)
+    end, _ = trigger(first, pinned(first))
+    report = first.reportLatestOffset()
+    assert report is not None
+    assert report["lag"] == {"records": 0, "seconds": 0.0}
+    for log in streams.logs.values():
+        log.grow(2)
+    for offset in (end, report):
+        reader = reader_of(streams, startingOffsets=json.dumps(offset))
+        assert trigger(reader, through_json(reader.initialOffset()))[1] == {"a": [11, 12], "b": [3, 4]}
+    streams.logs["a"].identity = "second"
+    with pytest.raises(OptionError, match="'a': the offset given as an option is of another log"):
+        reader_of(streams, startingOffsets=json.dumps(end)).initialOffset()
+
+
+def test_a_batch_between_two_dlsns_has_both_records() -> None:
+    streams = streams_of(a=30)
+    wanted = {"uri": "file:///x", "stream": "a", "startingDlsn": "1:2:1", "endingDlsn": "DLSN(2, 0, 0)"}
+    reader = batch_reader(streams, wanted)
+    (partition,) = reader.partitions()
+    assert [int(each) for batch in reader.read(partition) for each in batch["payload"].to_pylist()] == [
+        5,
+        6,
+        7,
+        8,
+    ]
+
+
 def test_small_ranges_of_many_streams_are_one_task(clock: Clock) -> None:
     streams = streams_of(**{f"s{number:03d}": 3 for number in range(200)})
     reader = reader_of(streams)
