@@ -30,6 +30,7 @@ from spark_integration.planning import Extent, Range
 
 logger = get_logger(__name__)
 TAILS_AT_ONCE = 16  # requests for the ends of streams
+_SLOT_MAX = 2**63 - 1
 
 T = TypeVar("T")
 
@@ -127,6 +128,9 @@ class LogView(Protocol):
 
     def entry_totals(self, entries: Iterable[tuple[int, int]]) -> list[dlog.EntryTotals | None]:
         """Records and bytes of segments up to and including an entry; None for an entry that is missing."""
+
+    def slots(self, segment: int, entry: int) -> list[int]:
+        """The slots of an entry's records; none if they cannot be read any more."""
 
     def before_txid(self, txid: int) -> Position | None:
         """The position before the first record with at least this transaction id; None if there is none."""
@@ -261,6 +265,21 @@ class NamedLog:
     def entry_totals(self, entries: Iterable[tuple[int, int]]) -> list[dlog.EntryTotals | None]:
         wanted = list(entries)
         return _call(self, lambda namespace: namespace.entry_totals(self.stream, wanted))
+
+    def slots(self, segment: int, entry: int) -> list[int]:
+        first, last = dlog.DLSN(segment, entry, 0), dlog.DLSN(segment, entry, _SLOT_MAX)
+
+        def read(namespace: dlog.blocking.Namespace) -> list[int]:
+            found: list[int] = []
+            with namespace.open_reader(self.stream, start=first, end=last, follow=False) as reader:
+                while batch := reader.read_batch(_SLOT_MAX):
+                    found += batch.slot_ids
+            return found
+
+        try:
+            return _call(self, read)
+        except (dlog.LogTruncatedError, dlog.CorruptLogError):
+            return []
 
     def before_txid(self, txid: int) -> Position | None:
         def first(namespace: dlog.blocking.Namespace) -> dlog.DLSN | None:

@@ -69,6 +69,7 @@ class Piece:
     first: int
     last: int
     amount: Amount
+    before: int = 0  # records of its first entry that are before the range; ``amount`` has them not
 
 
 def pieces(whole: Range, extents: Sequence[Extent]) -> list[tuple[int, int, int]]:
@@ -94,11 +95,21 @@ def total(measured: Sequence[Piece]) -> Amount:
 
 
 def shares(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
-    """A limit divided over streams in proportion to their backlogs, at least 1 for each."""
+    """A limit divided over streams in proportion to their backlogs, at least 1 for each.
+
+    The sum is the limit, or the number of streams if there are more of them.
+    """
     whole = sum(backlogs.values())
     if whole <= limit:
         return dict(backlogs)
-    return {stream: max(1, limit * backlog // whole) for stream, backlog in backlogs.items()}
+    found = {stream: max(1, limit * backlog // whole) for stream, backlog in backlogs.items()}
+    rest = limit - sum(found.values())
+    for stream in sorted(found, key=lambda each: (-backlogs[each], each)):
+        less, more = 1 - found[stream], max(0, backlogs[stream] - found[stream])
+        change = min(max(rest, less), more)
+        found[stream] += change
+        rest -= change
+    return found
 
 
 class CutSearch:

@@ -352,7 +352,7 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _backlog(self, stream: str, whole: Range) -> list[Piece]:
         if stream not in self._extents:
             self._extents[stream] = self._streams.log(stream).extents()
-        return self._measures_of(stream).range(whole, self._extents[stream])
+        return self._measures_of(stream).backlog(whole, self._extents[stream])
 
     def _measures_of(self, stream: str) -> Measures:
         if stream not in self._measures:

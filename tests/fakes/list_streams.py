@@ -77,6 +77,12 @@ class ListLog:
         size = sum(20 + len(record.payload) for record in through)
         return EntryTotals(len(through), size, through[-1].txid)
 
+    def slots(self, segment: int, entry: int) -> list[int]:
+        self.measured += 1
+        place = (segment, entry)
+        left = self.records[self.truncated :]
+        return [each.dlsn.slot_id for each in left if (each.dlsn.segment_seqno, each.dlsn.entry_id) == place]
+
     def before_txid(self, txid: int) -> Position | None:
         left = self.records[self.truncated :]
         return next((before(record.dlsn) for record in left if record.txid >= txid), None)

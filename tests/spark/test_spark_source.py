@@ -265,6 +265,33 @@ def test_a_batch_reads_between_ids_and_to_a_cursor(spark: SparkSession, orders: 
     assert collected(through) == orders.written[33:72]
 
 
+def test_a_limit_of_records_ends_inside_entries_and_a_restart_there_loses_and_repeats_nothing(
+    spark: SparkSession, orders: Orders, tmp_path: Path
+) -> None:
+    orders.append(95)
+    batches: dict[int, list[tuple[int, int, int, int, bytes]]] = {}
+    failing = [True]
+
+    def keep(frame: DataFrame, number: int) -> None:
+        if number == 4 and failing:
+            raise ValueError("the fourth batch with rows")
+        batches[number] = sorted(collected(frame))
+
+    frame = reading(spark, orders, streaming=True, startingOffsets="earliest", maxRecordsPerTrigger=10)
+    sink = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = sink.trigger(availableNow=True).start()
+    with pytest.raises(Exception, match="the fourth batch with rows"):
+        query.awaitTermination(QUERY_TIMEOUT_S)
+    query.stop()
+    failing.clear()
+    stored = (tmp_path / "checkpoint" / "offsets" / "4").read_text().splitlines()[2]
+    segment, entry, slot = json.loads(stored)["streams"]["orders"]
+    assert (segment, entry, slot + 1) in {row[:3] for row in orders.written}, "the batch ends inside an entry"
+    finish(sink.trigger(availableNow=True).start())
+    assert [row for number in sorted(batches) for row in batches[number]] == orders.written
+    assert [len(rows) for rows in batches.values() if rows] == 9 * [10] + [5]
+
+
 def test_a_log_truncated_under_the_query_is_an_error_or_left_out(
     spark: SparkSession, orders: Orders, tmp_path: Path
 ) -> None:

@@ -208,6 +208,23 @@ def test_places_of_ids_and_cursors_are_before_their_record(uri: str) -> None:
     assert log.cursor("billing") == before(third)
 
 
+def test_the_slots_of_an_entry_are_those_of_its_records_and_none_when_they_are_gone(uri: str) -> None:
+    write(uri, [b"first"], [b"second"])
+    with namespace(uri).open_writer("log") as writer:
+        writer.append_many([b"a", b"b", b"c"], keys=[b"k", None, None])
+    with namespace(uri).open_reader("log", follow=False) as reader:
+        records = list(reader)
+    log = NamedLog(uri, "log", 2000)
+    entries = {(each.dlsn.segment, each.dlsn.entry) for each in records}
+    assert {entry: log.slots(*entry) for entry in entries} == {
+        entry: [each.dlsn.slot for each in records if (each.dlsn.segment, each.dlsn.entry) == entry]
+        for entry in entries
+    }
+    assert log.slots(3, 10**6) == []
+    truncate(uri, records[2].dlsn)
+    assert log.slots(1, 0) == []
+
+
 def test_records_that_are_gone_are_left_out_only_on_request(uri: str) -> None:
     write(uri, [b"0", b"1", b"2"], [b"3"], [b"4", b"5"])
     log = NamedLog(uri, "log", 2000)

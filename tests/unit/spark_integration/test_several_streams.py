@@ -253,7 +253,7 @@ def test_a_limit_is_shared_in_proportion_and_leaves_no_stream_out(clock: Clock) 
     streams = streams_of(a=64, b=16, c=2)
     reader = reader_of(streams, maxRecordsPerTrigger="20")
     _, seen = trigger(reader, pinned(reader))
-    assert {stream: len(numbers) for stream, numbers in seen.items()} == {"a": 14, "b": 2, "c": 2}
+    assert {stream: len(numbers) for stream, numbers in seen.items()} == {"a": 16, "b": 3, "c": 1}
 
 
 def test_planning_reads_few_entries(clock: Clock) -> None:
@@ -300,6 +300,42 @@ def test_available_now_waits_for_no_minimum(clock: Clock) -> None:
     assert reader.latestOffset(end, ALL) is end
 
 
+@pytest.mark.parametrize("limit", [1, 3, 7, 8, 50])
+def test_a_limit_of_records_is_exact_also_inside_an_entry_and_over_restarts(clock: Clock, limit: int) -> None:
+    streams = streams_of(a=101)
+    reader = reader_of(streams, maxRecordsPerTrigger=str(limit))
+    at, seen = pinned(reader), list[int]()
+    for batch in range(-(-101 // limit)):
+        if batch % 2:
+            reader = reader_of(streams, maxRecordsPerTrigger=str(limit))  # it knows only the checkpoint
+        end, found = trigger(reader, at)
+        assert rows(reader_of(streams), at, end) == found, "a restart reads the same"
+        assert len(found["a"]) == min(limit, 101 - len(seen))
+        at, seen = end, seen + found["a"]
+    assert seen == list(range(101))
+    assert reader.latestOffset(at, ALL) is at
+
+
+def test_a_limit_of_bytes_or_entries_ends_between_entries(clock: Clock) -> None:
+    streams = streams_of(a=60)
+    for option, value in (("maxEntriesPerTrigger", "3"), ("maxBytesPerTrigger", "150")):
+        reader = reader_of(streams, **{option: value, "maxRecordsPerTrigger": "50"})
+        assert trigger(reader, pinned(reader))[1] == {"a": list(range(6))}
+
+
+def test_a_limited_query_goes_on_beyond_entries_that_are_gone(clock: Clock) -> None:
+    streams = streams_of(a=30)
+    lenient = reader_of(streams, failOnDataLoss="false", maxRecordsPerTrigger="3")
+    at = through_json(lenient.initialOffset())
+    at, _ = trigger(lenient, at)
+    streams.logs["a"].truncate(16)
+    seen: list[int] = []
+    for _ in range(30):
+        at, found = trigger(lenient, at)
+        seen += found.get("a", [])
+    assert seen == list(range(16, 30))
+
+
 def test_trigger_once_reads_all_streams(clock: Clock) -> None:
     streams = streams_of(a=4, b=2)
     reader = reader_of(streams, maxRecordsPerTrigger="1")
@@ -316,7 +352,9 @@ def test_the_lag_is_reported_in_records_and_seconds(clock: Clock) -> None:
     reported = reader.reportLatestOffset()
     assert reported is not None
     done = sum(len(numbers) for numbers in rows(reader, start, end).values())
-    assert reported["lag"] == {"records": 801 - done, "seconds": (7990 - 10 * (done - 2)) / 1000}
+    assert done == 20
+    # The record 18 of "a" is the last one read, and 19 the last one of its entry, whose id is known.
+    assert reported["lag"] == {"records": 781, "seconds": (7990 - 190) / 1000}
     assert reported["streams"] == {"a": [100, 3, 1], "b": [1, 0, 0]}
 
 
