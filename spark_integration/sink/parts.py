@@ -94,7 +94,12 @@ def write_part(
             if options.sharded is not None and not shards:
                 shards = dlog.blocking.shard_names(namespace, options.sharded)
             for stream, payloads, txids, attributes in rows_of(
-                batch, options.stream, options.txid_column, key_column=options.key_column, shards=shards
+                batch,
+                options.stream,
+                options.txid_column,
+                key_column=options.key_column,
+                shards=shards,
+                payload_bytes_max=namespace.config.writer.record_bytes_max,
             ):
                 if not payloads:
                     continue

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from dlog.format.attributes import encode_attributes
+from dlog.format.large_record import LARGE_RECORD_BYTES_MAX
 from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX
 from dlog.shards import shard_of
 from spark_integration.errors import RowFormatError
@@ -99,12 +100,14 @@ def rows_of(
     *,
     key_column: str | None = None,
     shards: Sequence[str] = (),
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX,
 ) -> Iterator[Rows]:
     """The rows of each stream, in order, with transaction ids, keys and headers if the rows bring them.
 
     Args:
         default: The stream of rows without one.
         key_column: With ``shards``: the column that chooses one of them.
+        payload_bytes_max: Of a record, by the setting ``writer.record_bytes_max``.
 
     Raises:
         RowFormatError: A payload is null or too long, a transaction id is null or invalid, a key that chooses
@@ -116,8 +119,12 @@ def rows_of(
         raise RowFormatError(f"column {name!r}: a payload is null; leave such rows out with .where(...)")
     payloads = column if _is_binary(column.type) else pc.cast(column, pa.large_binary())
     longest = pc.max(pc.binary_length(payloads)).as_py() or 0
-    if longest > PAYLOAD_BYTES_MAX:
-        raise RowFormatError(f"column {name!r}: a payload has {longest} bytes; at most {PAYLOAD_BYTES_MAX}")
+    if longest > payload_bytes_max:
+        raise RowFormatError(
+            f"column {name!r}: a payload has {longest} bytes; at most {payload_bytes_max} by"
+            " client.writer.record_bytes_max, which may be up to"
+            f" {LARGE_RECORD_BYTES_MAX}. Apache's programs read at most {PAYLOAD_BYTES_MAX}"
+        )
     txids = None if txid_column is None else _txids(rows.column(txid_column), txid_column)
     attributes = _attributes(rows)
     if key_column is not None:

@@ -114,6 +114,30 @@ def test_rows_go_to_the_stream_that_their_column_names(
         ).option("stream", "rest").save()
 
 
+def test_rows_are_as_long_as_the_setting_of_the_client_allows_in_both_ways_of_the_sink(
+    spark: SparkSession, target: dlog.blocking.Namespace, tmp_path: Path
+) -> None:
+    size = 2_200_000
+    frame = spark.range(2).selectExpr(f"repeat(CAST(id AS STRING), {size}) AS payload").coalesce(1)
+    given = {"uri": target.uri, "stream": "long"}
+    with pytest.raises(
+        Exception, match=r"2200000 bytes; at most 1040364 by client\.writer\.record_bytes_max"
+    ):
+        frame.write.format("dlog").mode("append").options(**given).save()
+    for driver_bytes_max in ("1", "100m"):
+        frame.write.format("dlog").mode("append").options(
+            **given, **{"client.writer.record_bytes_max": str(size), "driverBytesMax": driver_bytes_max}
+        ).save()
+    reader = spark.readStream.format("dlog").options(**given, startingOffsets="earliest")
+    long = reader.option("maxRecordsPerTrigger", "3").load().selectExpr("length(payload) AS n")
+    checkpoint = str(tmp_path / "checkpoint")
+    sink = long.writeStream.format("memory").queryName("long").option("checkpointLocation", checkpoint)
+    query = sink.trigger(availableNow=True).start()
+    finish(query)
+    assert [row.n for row in spark.table("long").collect()] == 4 * [size]
+    assert [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]] == [3, 1]
+
+
 def test_results_that_change_are_added_once_by_numbered_batches(
     spark: SparkSession, orders: Orders, target: dlog.blocking.Namespace, tmp_path: Path
 ) -> None:

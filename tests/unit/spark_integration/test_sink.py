@@ -310,7 +310,7 @@ def test_rows_of_each_stream_keep_their_order() -> None:
         ("b", [b"4"], None, None),
     ]
     long = pa.RecordBatch.from_pydict({"payload": [bytes(dlog.PAYLOAD_BYTES_MAX + 1)]})
-    with pytest.raises(RowFormatError, match="at most"):
+    with pytest.raises(RowFormatError, match=r"at most 1040364 by client\.writer\.record_bytes_max"):
         list(rows_of(long, "out"))
 
 
