@@ -46,6 +46,9 @@ class Position:
     entry: int
     slot: int = attrs.field(order=_slot_order)  # WHOLE_ENTRY or a slot
 
+    def __str__(self) -> str:
+        return f"{self.segment}:{self.entry}:{self.slot}"
+
     def covers(self, segment: int, entry: int, slot: int) -> bool:
         """True if the record with this DLSN is consumed at this position."""
         return (segment, entry, slot) <= (self.segment, self.entry, _slot_order(self.slot))

@@ -10,6 +10,7 @@ missing line, and a payload with two objects makes one line too many, which is s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -38,9 +39,14 @@ def decoded(
     except pa.ArrowInvalid as exc:
         if len(payloads) == 1:
             if not null_on_error:
+                what = (
+                    "is JSON that payloadSchema does not fit"
+                    if _is_json(payloads)
+                    else "is of another format"
+                )
                 raise PayloadFormatError(
-                    f"{place(0)}: the payload is not in the format of the query: {_first_line(exc)}; correct"
-                    " payloadFormat or payloadSchema, or read such payloads as null with payloadErrors=null"
+                    f"{place(0)}: the payload {what}: {_first_line(exc)}; correct payloadFormat or"
+                    " payloadSchema, or read such payloads as null with payloadErrors=null"
                 ) from None
             return decode(pa.nulls(1, payloads.type))
     # One of them is broken: each half is decoded by itself.
@@ -79,6 +85,7 @@ def json_decoder(fields: pa.StructType) -> Decode:
     def decode(payloads: pa.Array) -> pa.Array:
         if not len(payloads):
             return pa.array([], fields)
+        as_text(payloads)  # the parser would take other bytes, and Spark no such string
         # A line feed in JSON is only white space: inside of a string it is escaped.
         lines = pc.replace_substring(pc.fill_null(payloads, b"null"), b"\n", b" ")
         lines = pc.binary_join_element_wise(b'{"p":', lines, b"}\n", b"")
@@ -109,6 +116,14 @@ def _ends(lines: pa.Array) -> tuple[int, int]:
         pa.int32(), len(lines) + 1, [None, lines.buffers()[1]], offset=lines.offset
     )
     return offsets[0].as_py(), offsets[-1].as_py()
+
+
+def _is_json(payloads: pa.Array) -> bool:
+    try:
+        json.loads(payloads[0].as_py())
+    except (ValueError, RecursionError, TypeError):
+        return False
+    return True
 
 
 def _first_line(exc: Exception) -> str:

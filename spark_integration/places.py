@@ -128,12 +128,12 @@ def parse_places(options: Mapping[str, str], side: str, default: str) -> Places:
 
 
 def _json(text: str) -> object:
-    """The JSON of a text; a text that is no list, object or number is itself."""
+    """The JSON of a text; a text that is no list, object, number or string is itself."""
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return text if isinstance(value, (str, bool, type(None))) else value
+    return text if isinstance(value, bool | None) else value
 
 
 def _offset(option: str, value: object) -> Place:

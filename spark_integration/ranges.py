@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from dlog import LogNotFoundError, RecordBatch
+from dlog import LogNotFoundError, LogTruncatedError, RecordBatch
 from spark_integration.arrow import BATCH_BYTES_TARGET, BATCH_RECORDS_MAX, ArrowRows
 from spark_integration.client import LogView, StreamsView
 from spark_integration.errors import DataLossError, OptionError
@@ -139,6 +139,14 @@ class Ranges:
                     gathered, records, size = [], 0, 0
         except LogNotFoundError as exc:
             self.lost(part.stream, exc)
+        except LogTruncatedError as exc:
+            # Its own advice is for readers of the library, so it is left out.
+            raise DataLossError(
+                f"stream {part.stream!r} in {self._options.uri}: records from {exc.position} were truncated"
+                f" before the query read them; the log now begins at {exc.first_left}. Start the query with"
+                " failOnDataLoss=false to continue there, or start a new one with a new checkpoint location"
+                " and startingOffsets=earliest"
+            ) from None
         if gathered:
             yield self._rows.batch(part.stream, RecordBatch.joined(gathered))
 
@@ -180,12 +188,20 @@ def resolve_place(
     """The position of a place of the options, now.
 
     Raises:
-        OptionError: As a start: no record has the transaction id or a later one.
+        OptionError: As a start: no record has the transaction id or a later one, or the position is beyond
+            the last record.
     """
     if places.cursor is not None and (committed := log.cursor(places.cursor)) is not None:
         return committed
     place = places.of(stream)
     if isinstance(place, Position):
+        tail = log.tail()
+        beyond = place.entry >= 0 and (place.segment, place.entry) > (tail.segment, tail.entry)
+        if not is_end and beyond and tail != BEFORE_EVERYTHING:  # a log of which all is purged continues
+            raise OptionError(
+                f"stream {stream!r}: the start {place} is beyond its last record, {tail}, so nothing would be"
+                " read; give a position of the log, or startingOffsets=latest"
+            )
         return place
     if isinstance(place, Txid):
         found = log.before_txid(place.txid + is_end)

@@ -26,6 +26,7 @@ from dlog import LogNotFoundError
 from spark_integration.arrow import ArrowRows, ddl_of, payload_type
 from spark_integration.client import NamedStreams, StreamsView
 from spark_integration.errors import OptionError, WorkerInterpreterError
+from spark_integration.offsets import Position
 from spark_integration.options import SourceOptions, parse_options
 from spark_integration.planning import Range
 from spark_integration.ranges import RangePartition, Ranges, check_identities, resolve_place, resolve_start
@@ -64,6 +65,11 @@ class DlogDataSource(DataSource):
         rows = ArrowRows(options.columns, payload_type(schema, options.columns))
         streams = _streams(options)
         ranges = resolve_ranges(options, streams) if self._ranges is None else self._ranges
+        if not ranges:
+            raise OptionError(
+                f"{options.selection}: no log of {options.uri} matches, so nothing would be read;"
+                " `dlog log list` shows the names"
+            )
         return DlogBatchReader(options, streams, rows, ranges)
 
     def streamReader(self, schema: StructType) -> DlogStreamReader:  # noqa: N802 - Spark's name
@@ -116,7 +122,7 @@ def resolve_ranges(options: SourceOptions, streams: StreamsView) -> dict[str, Ra
     """
     check_identities(options.starting, streams)
     check_identities(options.ending, streams)
-    found = {}
+    found: dict[str, Range] = {}
     for stream in streams.names():
         log = streams.log(stream)
         try:
@@ -127,7 +133,16 @@ def resolve_ranges(options: SourceOptions, streams: StreamsView) -> dict[str, Ra
                 is_end=False,
                 start_at_latest_if_none=options.start_at_latest_if_none,
             )
-            end = min(resolve_place(options.ending, stream, log, is_end=True), log.tail())
+            end = resolve_place(options.ending, stream, log, is_end=True)
+            if (
+                end < start
+                and isinstance(options.ending.of(stream), Position)
+                and options.ending.cursor is None
+            ):
+                raise OptionError(
+                    f"stream {stream!r}: the end {end} is before the start {start}, so nothing would be read"
+                )
+            end = min(end, log.tail())
             found[stream] = resolve_start(Range(start, end), log)
         except LogNotFoundError:
             if options.selection.names:

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from dlog import DLogError, LogNotFoundError
+from ledger.runtime.log_lines import get_logger
 from spark_integration.arrow import ArrowRows
 from spark_integration.client import StreamsView
 from spark_integration.errors import OffsetFormatError
@@ -36,6 +37,7 @@ from spark_integration.planning import Amount, Extent, Piece, Range, StreamRange
 from spark_integration.ranges import RangePartition, Ranges, check_identities, packed, resolve_place
 from spark_integration.tail_watch import TailWatch
 
+logger = get_logger(__name__)
 POLL_INTERVAL_S = 0.02
 INLINE_BYTES_MAX = 64 << 10
 _NO_BOUND = ReadMaxRows(2**63 - 1)  # not ReadAllAvailable, which only Trigger.Once passes
@@ -83,6 +85,10 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
                 for stream in self._found_streams()
             }
+            if not self._initial:
+                logger.warning(
+                    "%s: no log of %s matches yet; the query waits for one", options.selection, options.uri
+                )
             self._initial_logs = self._streams.identities(sorted(self._initial))
             self._pin_start = options.starting.moves
         return to_offset(self._initial, self._initial_logs)

@@ -93,7 +93,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         raise OptionError("options series and number belong together: give both, or none")
     if number is not None and not re.fullmatch("[0-9]{1,18}", number):
         raise OptionError(f"option number must be a whole number of at least 0, not {number!r}")
-    sharded, key_column = options.get("shardedstream"), options.get("keycolumn")
+    sharded, key_column = options.get("shardedstream"), _column(options, "keycolumn")
     if (sharded is None) != (key_column is None):
         raise OptionError("options shardedStream and keyColumn belong together: the key chooses the shard")
     if sharded is not None and "stream" in options:
@@ -109,8 +109,14 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         series=series,
         number=None if number is None else int(number),
         client=client_options(options),
-        txid_column=options.get("txidcolumn"),
+        txid_column=_column(options, "txidcolumn"),
         fail_on_changed_batch=flag(options, "failOnChangedBatch", default="true"),
         sharded=sharded,
         key_column=key_column,
     )
+
+
+def _column(options: Mapping[str, str], name: str) -> str | None:
+    """In lower case, as ``rows_of`` has the names of columns."""
+    given = options.get(name)
+    return None if given is None else given.lower()

@@ -46,7 +46,7 @@ def check_schema(schema: StructType, txid_column: str | None = None, key_column:
     Raises:
         RowFormatError: A column is missing, unknown, or of another type.
     """
-    names = [field.name for field in schema.fields]
+    names = [field.name.lower() for field in schema.fields]  # in Spark, the case of a name means nothing
     for option, column in (("txidColumn", txid_column), ("keyColumn", key_column)):
         taken = {*PAYLOAD_NAMES, STREAM, HEADERS} | ({KEY} if column is txid_column else set())
         if column is not None and (column in taken or names.count(column) != 1):
@@ -73,13 +73,13 @@ def check_schema(schema: StructType, txid_column: str | None = None, key_column:
             " to_json(struct(...)), or give the transaction ids with the option txidColumn. In SQL,"
             " insert into a view with columns: CREATE TEMPORARY VIEW target (payload STRING) USING dlog ..."
         )
-    for field in schema.fields:
+    for name, field in zip(names, schema.fields, strict=True):
         allowed: tuple[type[StringType | BinaryType | LongType | IntegerType], ...] = (BinaryType, StringType)
-        if field.name == STREAM:
+        if name == STREAM:
             allowed = (StringType,)
-        elif field.name == txid_column:
+        elif name == txid_column:
             allowed = (LongType, IntegerType)
-        elif field.name == HEADERS:
+        elif name == HEADERS:
             if not _are_headers(field.dataType):
                 raise RowFormatError(
                     f"column {HEADERS!r} is {field.dataType.simpleString()}; it must be an array of structs"
@@ -88,7 +88,7 @@ def check_schema(schema: StructType, txid_column: str | None = None, key_column:
             continue
         if not isinstance(field.dataType, allowed):
             raise RowFormatError(
-                f"column {field.name!r} is {field.dataType.simpleString()}; it must be"
+                f"column {name!r} is {field.dataType.simpleString()}; it must be"
                 f" {' or '.join(each().simpleString() for each in allowed)}"
             )
 
@@ -113,6 +113,7 @@ def rows_of(
         RowFormatError: A payload is null or too long, a transaction id is null or invalid, a key that chooses
             a shard is null, or a record cannot have these headers.
     """
+    rows = rows.rename_columns([each.lower() for each in rows.schema.names])
     (name,) = (each for each in rows.schema.names if each in PAYLOAD_NAMES)
     column = rows.column(name)
     if column.null_count:

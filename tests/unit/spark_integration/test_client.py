@@ -17,6 +17,7 @@ from dlog.encryption import KeyFile
 from ledger.metadata_store.errors import StoreReplacedError
 from spark_integration import client
 from spark_integration.client import NamedLog, NamedStreams, namespace
+from spark_integration.errors import DataLossError
 from spark_integration.offsets import BEFORE_EVERYTHING, Position, just_before
 from spark_integration.options import ClientOptions, Selection, parse_options
 from spark_integration.planning import Range
@@ -153,9 +154,9 @@ def test_tasks_planned_at_earliest_give_the_same_records_or_an_exception(
     before = reader.partitions()
     assert payloads(reader, before) == [b"0", b"1", b"2", b"3", b"4", b"5"]
     truncate(uri, first_kept)
-    with pytest.raises(dlog.LogTruncatedError):
+    with pytest.raises(DataLossError):
         payloads(reader, before)
-    with pytest.raises(dlog.LogTruncatedError):
+    with pytest.raises(DataLossError):
         payloads(reader, reader.partitions())  # another action on the same DataFrame
     later = batch_reader_of(uri)
     assert payloads(later, later.partitions()) == left

@@ -11,9 +11,11 @@ from dlog.settings.table import SETTINGS
 from ledger.settings import kinds
 from spark_integration.errors import OffsetFormatError, OptionError
 from spark_integration.offsets import BEFORE_EVERYTHING, WHOLE_ENTRY, Position
+from spark_integration.option_names import ELSEWHERE
 from spark_integration.options import ClientOptions, Limits, Selection, parse_options
 from spark_integration.places import LATEST, Places, Txid
 from spark_integration.sink.options import parse_sink_options
+from tests.places import ROOT
 
 GIVEN = {"uri": "file:///somewhere", "stream": "orders"}
 
@@ -69,6 +71,36 @@ def test_a_contradiction_or_wrong_value_is_named(given: dict[str, str], message:
         parse_options({**GIVEN, **given}, streaming=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("kafka.bootstrap.servers", "use uri"),
+        ("subscribe", "use stream, or streams"),
+        ("subscribePattern", "use streamPattern"),
+        ("assign", "use stream or streams"),
+        ("topic", "use stream"),
+        ("maxOffsetsPerTrigger", "use maxRecordsPerTrigger"),
+        ("minOffsetsPerTrigger", "use minRecordsPerTrigger"),
+        ("startingOffsetsByTimestamp", "use startingTimestamp"),
+        ("kafkaConsumer.pollTimeoutMs", "use readTimeoutMs"),
+        ("kafka.group.id", "a query joins no group"),
+        ("kafka.ssl.keystore.password", "use bookieSecurity"),
+        ("kafka.linger.ms", "use a setting of docs/settings.md as client.NAME"),
+    ],
+)
+def test_an_option_of_kafka_is_refused_with_ours_for_source_and_sink(name: str, message: str) -> None:
+    with pytest.raises(OptionError, match=f"option '{name.lower()}': {message}"):
+        parse_options({**GIVEN, name: "x"}, streaming=True)
+    with pytest.raises(OptionError, match=f"option '{name.lower()}': {message}"):
+        parse_sink_options({**GIVEN, name: "x"}, streaming=True)
+
+
+def test_the_page_has_the_table_of_options_of_kafka() -> None:
+    page = (ROOT / "docs" / "spark.md").read_text().lower()
+    kafka = [name for name in ELSEWHERE if not name.startswith("path")]
+    assert [name for name in kafka if f"`{name.removesuffix('.')}" not in page] == []
+
+
 @pytest.mark.parametrize("given", ["", "a,,b", "[]", "[1]"])
 def test_a_list_without_names_is_refused(given: str) -> None:
     with pytest.raises(OptionError, match="streams"):
@@ -86,6 +118,8 @@ def test_a_list_without_names_is_refused(given: str) -> None:
         ({"startingOffsets": '{"orders": "1:2:3"}'}, Position(1, 2, 3)),
         ({"startingOffsets": "1:2:3"}, Position(1, 2, 3)),
         ({"startingOffsets": "DLSN(1, 2, 3)"}, Position(1, 2, 3)),
+        ({"startingOffsets": '"1:2:3"'}, Position(1, 2, 3)),
+        ({"startingOffsets": '"earliest"'}, BEFORE_EVERYTHING),
         ({"startingOffsets": '{"orders": "earliest"}'}, BEFORE_EVERYTHING),
         ({"startingOffsets": '{"v": 1, "streams": {"orders": [1, 2, -1]}}'}, Position(1, 2, WHOLE_ENTRY)),
         ({"startingDlsn": "1:2:3"}, Position(1, 2, 2)),

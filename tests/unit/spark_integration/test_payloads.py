@@ -74,6 +74,20 @@ def test_a_broken_payload_is_an_error_with_its_place(broken: bytes) -> None:
         decoded(payloads, DECODE, null_on_error=False, place=lambda index: f"record {index}")
 
 
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (b'{"id": "x"}', "is JSON that payloadSchema does not fit: .*number to string"),
+        (b"[1]", "is JSON that payloadSchema does not fit"),
+        (b'{"id": 1', "is of another format"),
+        (b'{"name": "\xff"}', "is of another format"),  # an invalid string would get into Spark
+    ],
+)
+def test_json_of_another_shape_is_not_called_broken(payload: bytes, message: str) -> None:
+    with pytest.raises(PayloadFormatError, match=message):
+        decoded(pa.array([payload], pa.binary()), DECODE, null_on_error=False, place=str)
+
+
 def test_text_is_checked() -> None:
     payloads = pa.array(["é".encode(), b"\xff", b""], pa.binary())
     assert decoded(payloads, as_text, null_on_error=True, place=str).to_pylist() == ["é", None, ""]

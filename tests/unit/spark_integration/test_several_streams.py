@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from dlog import LogTruncatedError
 from spark_integration import stream as stream_module
 from spark_integration.errors import DataLossError, OffsetFormatError, OptionError
 from spark_integration.measuring import SEGMENTS_MEASURED
@@ -131,6 +130,39 @@ def test_a_batch_between_two_dlsns_has_both_records() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": "9:0:0"}, r"the start 9:0:0 is beyond its last record, 4:2:1"),
+        ({"startingDlsn": "4:3:0", "endingDlsn": "2:0:0"}, r"the end 2:0:0 is before the start 4:2:-1"),
+    ],
+)
+def test_a_batch_that_would_read_nothing_is_an_error(options: dict[str, str], message: str) -> None:
+    streams = streams_of(a=30)
+    with pytest.raises(OptionError, match=message):
+        batch_reader(streams, {"uri": "file:///x", "stream": "a", **options})
+
+
+def test_a_query_that_starts_beyond_the_end_is_an_error_and_one_without_a_log_waits_with_a_warning(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    streams = streams_of(a=30)
+    with pytest.raises(OptionError, match="is beyond its last record, 4:2:1"):
+        reader_of(streams, streams="a", startingOffsets="4:3:0").initialOffset()
+    end = reader_of(streams, streams="a", startingOffsets="4:2:1").initialOffset()
+    assert end["streams"] == {"a": [4, 2, 1]}, "the end itself is a start"
+    empty = ListStreams({})
+    reader = reader_of(empty, streamPattern="b*")
+    at = through_json(reader.initialOffset())
+    assert "the streams 'b*': no log of file:///x matches yet" in caplog.text
+    at, _ = trigger(reader, at)
+    empty.logs["b1"] = ListLog()
+    empty.logs["b1"].grow(3)
+    clock.now += 5
+    at, _ = trigger(reader, at)
+    assert trigger(reader, at)[1] == {"b1": [0, 1, 2]}
+
+
 def test_small_ranges_of_many_streams_are_one_task(clock: Clock) -> None:
     streams = streams_of(**{f"s{number:03d}": 3 for number in range(200)})
     reader = reader_of(streams)
@@ -168,7 +200,7 @@ def test_a_new_stream_is_pinned_before_it_is_read(clock: Clock) -> None:
     streams.logs["b"].truncate(8)
     again = reader_of(streams)
     assert rows(again, end, joined) == {}
-    with pytest.raises(LogTruncatedError):
+    with pytest.raises(DataLossError, match="failOnDataLoss=false"):
         trigger(again, joined)
 
 
@@ -380,7 +412,7 @@ def test_truncated_records_are_left_out_only_on_request(clock: Clock) -> None:
     strict, lenient = reader_of(streams), reader_of(streams, failOnDataLoss="false")
     start = pinned(strict)
     streams.logs["a"].truncate(9)
-    with pytest.raises(LogTruncatedError):
+    with pytest.raises(DataLossError, match="failOnDataLoss=false"):
         trigger(strict, start)
     pinned(lenient)
     assert trigger(lenient, start)[1] == {"a": list(range(9, 30))}

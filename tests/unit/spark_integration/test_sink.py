@@ -309,6 +309,8 @@ def test_rows_of_each_stream_keep_their_order() -> None:
         ("out", [b"2"], None, None),
         ("b", [b"4"], None, None),
     ]
+    upper = pa.RecordBatch.from_pydict({"PAYLOAD": ["1"], "Stream": ["a"], "KEY": ["k"]})
+    assert [(stream, payloads) for stream, payloads, _, _ in rows_of(upper, "out")] == [("a", [b"1"])]
     long = pa.RecordBatch.from_pydict({"payload": [bytes(dlog.PAYLOAD_BYTES_MAX + 1)]})
     with pytest.raises(RowFormatError, match=r"at most 1040364 by client\.writer\.record_bytes_max"):
         list(rows_of(long, "out"))
@@ -319,6 +321,8 @@ def test_rows_of_each_stream_keep_their_order() -> None:
     [
         ({"payload": BinaryType()}, None),
         ({"value": StringType(), "stream": StringType()}, None),
+        ({"PAYLOAD": BinaryType(), "Stream": StringType(), "Key": BinaryType()}, None),
+        ({"PAYLOAD": BinaryType(), "payload": BinaryType()}, "need one column"),
         ({"id": LongType()}, "need one column 'payload' or 'value'"),
         ({"payload": BinaryType(), "value": BinaryType()}, "need one column"),
         (

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import BinaryType
 
-from dlog import LogTruncatedError
 from spark_integration.arrow import ArrowRows
 from spark_integration.errors import DataLossError
 from spark_integration.options import Columns
@@ -192,7 +191,7 @@ def test_a_query_from_earliest_pins_its_start_and_a_truncation_shows(log: ListLo
     log.truncate(11)
     restarted = reader_of(log, startingOffsets="earliest")
     assert restarted.partitions(through_json(restarted.initialOffset()), pinned) == []
-    with pytest.raises(LogTruncatedError):
+    with pytest.raises(DataLossError, match="failOnDataLoss=false"):
         run_trigger(restarted, pinned)
     assert run_trigger(reader_of(log), pinned_start(reader_of(log, startingOffsets="earliest")))[1] == list(
         range(11, 20)
@@ -272,7 +271,7 @@ def test_a_batch_planned_again_gives_the_same_rows_or_an_exception(
                 reader = reader_of(log, **options)
                 last = len(ends) - 1
                 assert rows(reader, reader.partitions(start_of(last), ends[last])) == batches[last]
-    except LogTruncatedError:
+    except DataLossError:
         assert log.truncated
     found = [number for batch in batches for number in batch]
     assert not found or found == list(range(found[0], found[0] + len(found)))
@@ -360,5 +359,5 @@ def test_a_task_of_a_batch_query_gives_the_planned_records_or_an_exception(
     assert len(partitions) == 4
     assert rows(reader, partitions) == list(range(9, 30))
     log.truncate(10)
-    with pytest.raises(LogTruncatedError):
+    with pytest.raises(DataLossError, match="failOnDataLoss=false"):
         rows(reader, partitions)
