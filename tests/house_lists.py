@@ -524,7 +524,6 @@ SMALL_MODULES: dict[str, str] = {
     "ledger/write/closing.py": "the handle is long enough",
     "ledger/write/entry_sequence.py": MACHINE,
     "spark_integration/commands/verify.py": "one module for each command",
-    "spark_integration/payloads.py": FORMAT,
     "spark_integration/pipelines/copying/parts.py": "it runs in Spark's workers",
     "spark_integration/pipelines/copying/steps.py": RULE,
     "spark_integration/pipelines/verifying/parts.py": "it runs in Spark's workers",
