@@ -47,14 +47,19 @@ def commit_parts(
     Raises:
         RepeatedBatchError: A later batch of the series is there.
         ChangedBatchError: This batch of the series is there with other rows; nothing was written.
-        RowFormatError: The transaction ids of two tasks overlap; nothing was written.
+        RowFormatError: A row of a task cannot become a record, or the transaction ids of two tasks overlap;
+            nothing was written.
         BatchTooLargeError: The tasks and streams have more segments than one transaction takes; nothing was
             written.
-        SparkDlogError: A task found the batch in its log, and it is not there any more.
+        SparkDlogError: A task found the batch in its log, and it is not there any more; or another program
+            writes to a stream, and nothing was written.
         dlog.bulk.BatchOvertakenError: Another program has written to a stream meanwhile; nothing was written.
         dlog.LogLockedError: Another program writes to a stream; nothing was written.
         dlog.DLogError: Nothing was written, or all of it; running the batch again finds out.
     """
+    for part in parts:
+        if part.failure is not None:
+            raise part.failure
     record = BatchRecord.of(number, together(part.contents for part in parts))
     if _is_committed(namespace, options, series, number):
         abandon_parts(namespace, parts)

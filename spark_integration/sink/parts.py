@@ -19,6 +19,7 @@ import dlog
 import dlog.blocking
 from dlog.blocking.batches import DetachedSegmentWriter
 from dlog.bulk import BatchPlan, DetachedSegment
+from spark_integration.errors import RowFormatError, SparkDlogError
 from spark_integration.sink.contents import Block, Contents, together
 from spark_integration.sink.options import SinkOptions
 from spark_integration.sink.rows import TxidOrder, rows_of
@@ -35,6 +36,7 @@ class Part(WriterCommitMessage):
     segments: tuple[DetachedSegment, ...] = ()
     is_repeated: bool = False  # the batch is in the logs already, so the task wrote nothing
     contents: dict[str, Contents] = attrs.field(factory=dict)  # of all rows that the task got, by stream
+    failure: SparkDlogError | None = None  # another attempt of the task would fail, too; nothing else counts
 
 
 def begin(
@@ -64,6 +66,39 @@ def begin(
     for stream in {options.stream, *wanted}:
         namespace.create_log(stream, exist_ok=True)
     return attempt()
+
+
+def part_of_task(
+    namespace: dlog.blocking.Namespace,
+    options: SinkOptions,
+    batches: Iterable[pa.RecordBatch],
+    series: str | None,
+    number: int,
+    partition: int,
+) -> Part:
+    """Write the rows of a task, as ``write_part``; a failure that another attempt would meet is returned.
+
+    Spark would repeat a task that fails as often as ``spark.task.maxFailures``. So the commit raises it.
+
+    Raises:
+        dlog.LogLockedError: A program that may be dead holds the lock of a stream.
+        dlog.shards.NotShardedError, dlog.shards.ShardsMissingError: The sharded log of the options is none.
+        dlog.DLogError: A segment could not be written; Spark runs the task again.
+    """
+    try:
+        return write_part(namespace, options, batches, series, number, partition)
+    except RowFormatError as exc:
+        return Part(series, number, failure=exc)
+    except dlog.TxidOutOfOrderError as exc:
+        return Part(series, number, failure=RowFormatError(str(exc)))
+    except dlog.LogLockedError as exc:
+        if options.lock_timeout_s <= (exc.session_timeout_s or 0):
+            raise  # the lock of a program that was killed goes later, so another attempt may help
+        failure = SparkDlogError(
+            f"{exc} (option lockTimeoutMs). Nothing of batch {number} was written; start the query again when"
+            " the log has no other writer"
+        )
+        return Part(series, number, failure=failure)
 
 
 def write_part(

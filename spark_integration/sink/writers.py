@@ -22,7 +22,7 @@ from spark_integration.client import with_namespace, with_namespace_once
 from spark_integration.errors import SparkDlogError
 from spark_integration.sink.committing import abandon_parts, commit_parts
 from spark_integration.sink.options import SinkOptions
-from spark_integration.sink.parts import Part, write_part
+from spark_integration.sink.parts import Part, part_of_task
 
 
 class DlogStreamWriter(DataSourceStreamArrowWriter):
@@ -45,7 +45,7 @@ class DlogStreamWriter(DataSourceStreamArrowWriter):
         return with_namespace_once(
             options.uri,
             options.client,
-            lambda namespace: write_part(
+            lambda namespace: part_of_task(
                 namespace, options, iterator, series, int(number), context.partitionId()
             ),
         )
@@ -84,7 +84,7 @@ class DlogBatchWriter(DataSourceArrowWriter):
         return with_namespace_once(
             options.uri,
             options.client,
-            lambda namespace: write_part(
+            lambda namespace: part_of_task(
                 namespace, options, iterator, options.series, options.number or 0, partition
             ),
         )

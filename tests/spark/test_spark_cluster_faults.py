@@ -49,11 +49,11 @@ def copying(spark: SparkSession, uri: str, directory: Path) -> StreamingQuery:
 
 
 @contextmanager
-def running_cluster(directory: Path) -> Iterator[LocalCluster]:
-    """Four bookies and ZooKeeper. Not within trio: Spark finds its session by the thread of the caller."""
+def running_cluster(directory: Path, bookies: int = 4) -> Iterator[LocalCluster]:
+    """Some bookies and ZooKeeper. Not within trio: Spark finds its session by the thread of the caller."""
     with open_guardian() as group:
         cluster = LocalCluster(directory, session_timeout_ms=3000, zookeeper_jars=None, group=group)
-        trio.run(partial(cluster.start, bookie_count=4))
+        trio.run(partial(cluster.start, bookie_count=bookies))
         try:
             yield cluster
         finally:
@@ -98,8 +98,39 @@ def test_a_fault_of_the_cluster_under_a_query_costs_and_repeats_nothing(
                 query.processAllAvailable()
         finally:
             query.stop()
-        with namespace.open_reader("copy", follow=False) as reader:
-            assert [record.payload for record in reader] == payloads
+        assert written(namespace) == payloads
+
+
+@pytest.mark.cluster
+@pytest.mark.zookeeper
+def test_a_query_continues_while_one_of_three_bookies_is_down_and_after_its_return(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each batch begins a segment, of which the default quorums want three bookies."""
+    payloads = [b"order %d" % number for number in range(900)]
+    with (
+        running_cluster(tmp_path / "cluster", bookies=3) as cluster,
+        dlog.blocking.open_namespace(cluster.uri) as namespace,
+    ):
+        with namespace.open_writer("orders", create=True) as writer:
+            writer.append_many(payloads[:300])
+        query = copying(spark, cluster.uri, tmp_path)
+        try:
+            for change, first in ((lambda: cluster.kill(1), 300), (lambda: trio.run(cluster.start), 600)):
+                query.processAllAvailable()
+                change()
+                with namespace.open_writer("orders") as writer:
+                    writer.append_many(payloads[first : first + 300])
+                query.processAllAvailable()
+                assert len(written(namespace)) == first + 300
+        finally:
+            query.stop()
+        assert written(namespace) == payloads
+
+
+def written(namespace: dlog.blocking.Namespace) -> list[bytes]:
+    with namespace.open_reader("copy", follow=False) as reader:
+        return [record.payload for record in reader]
 
 
 @contextmanager

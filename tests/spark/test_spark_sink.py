@@ -108,6 +108,11 @@ def test_rows_go_to_the_stream_that_their_column_names(
     )
     with pytest.raises(Exception, match="mode overwrite"):
         frame.write.format("dlog").mode("overwrite").option("uri", target.uri).option("stream", "rest").save()
+    with pytest.raises(Exception, match="RowFormatError: column 'value': a payload is null") as refused:
+        frame.selectExpr("NULLIF(value, '4') AS value").write.format("dlog").mode("append").option(
+            "uri", target.uri
+        ).option("stream", "rest").save()
+    assert "in stage" not in str(refused.value), "no task failed, so Spark ran none again"
     with pytest.raises(Exception, match="would be lost"):
         frame.selectExpr("value", "1 AS id").write.format("dlog").mode("append").option(
             "uri", target.uri

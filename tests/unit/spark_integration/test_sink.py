@@ -31,7 +31,7 @@ from spark_integration.sink import DlogBatchWriter, committing
 from spark_integration.sink.committing import abandon_parts, commit_parts
 from spark_integration.sink.contents import Block
 from spark_integration.sink.options import SinkOptions, parse_sink_options
-from spark_integration.sink.parts import Part, write_part
+from spark_integration.sink.parts import Part, part_of_task, write_part
 from spark_integration.sink.rows import check_schema, rows_of
 from tests.unit.spark_integration.sinking import options_of, orphans, part, rows, written
 
@@ -282,6 +282,34 @@ def test_a_task_that_loses_its_namespace_fails_and_its_next_attempt_writes_all_r
     with again:
         writer.commit([writer.write(iter(batches))])
         assert written(again) == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("driver_bytes_max", [1, 1_000_000])
+def test_a_failure_that_another_attempt_would_meet_is_raised_by_the_commit(
+    namespace: dlog.blocking.Namespace, driver_bytes_max: int
+) -> None:
+    """Spark repeats a task that raises, as often as spark.task.maxFailures."""
+    options = options_of(namespace, driverBytesMax=driver_bytes_max, lockTimeoutMs=1)
+
+    def task(*batches: pa.RecordBatch) -> Part:
+        made = pickle.loads(pickle.dumps(part_of_task(namespace, options, batches, "query", 0, 0)))
+        assert isinstance(made, Part)
+        return made
+
+    null = pa.RecordBatch.from_pydict({"payload": [b"y", None]})
+    parts = [task(rows(b"good")), task(rows(b"xx"), null)]
+    with pytest.raises(RowFormatError, match="a payload is null"):
+        commit_parts(namespace, options, parts, "query", 0)
+    abandon_parts(namespace, parts)
+    assert (written(namespace) if namespace.log_exists("out") else [], orphans(namespace)) == ([], [])
+    with namespace.open_writer("out", create=True):
+        if driver_bytes_max == 1:  # otherwise the task takes no lock
+            locked = task(rows(b"xx"))
+            with pytest.raises(SparkDlogError, match=r"holds its lock.*lockTimeoutMs.*no other writer"):
+                commit_parts(namespace, options, [locked], "query", 0)
+    commit_parts(namespace, options, [task(rows(b"good"))], "query", 0)
+    assert written(namespace) == [b"good"]
 
 
 @pytest.mark.slow
