@@ -57,19 +57,13 @@ def commit_parts(
         dlog.LogLockedError: Another program writes to a stream; nothing was written.
         dlog.DLogError: Nothing was written, or all of it; running the batch again finds out.
     """
-    for part in parts:
-        if part.failure is not None:
-            raise part.failure
+    _check_tasks(parts)
     record = BatchRecord.of(number, together(part.contents for part in parts))
     if _is_committed(namespace, options, series, number):
         abandon_parts(namespace, parts)
         _check_contents(namespace, options, series, record)
         return
-    if any(part.is_repeated for part in parts):
-        raise SparkDlogError(
-            f"batch {number} of {series!r}: a task found it in {options.stream!r}, and now it is not there:"
-            " the stream was deleted or its properties were removed. Nothing was written"
-        )
+    _check_none_repeated(options, parts, series, number)
     groups = grouped(parts, by_txid=options.txid_column is not None)
     _check_size(parts, len(groups), number)
     is_ours_alone = not any(part.segments for part in parts)
@@ -106,6 +100,22 @@ def commit_parts(
                 abandon_parts(namespace, [Part(series, number, plans=(plan,), segments=tuple(segments))])
                 _check_contents(namespace, options, series, record)
             return
+
+
+def _check_tasks(parts: Sequence[Part]) -> None:
+    for part in parts:
+        if part.failure is not None:
+            raise part.failure
+
+
+def _check_none_repeated(
+    options: SinkOptions, parts: Sequence[Part], series: str | None, number: int
+) -> None:
+    if any(part.is_repeated for part in parts):
+        raise SparkDlogError(
+            f"batch {number} of {series!r}: a task found it in {options.stream!r}, and now it is not there:"
+            " the stream was deleted or its properties were removed. Nothing was written"
+        )
 
 
 def _write(
