@@ -50,6 +50,10 @@ def __getattr__(name: str) -> Any:
     # `dlog pipeline --help` works without PySpark.
     if name not in ("DlogDataSource", "register"):
         raise AttributeError(f"module 'spark_integration' has no attribute {name!r}")
+    from pyspark import __version__ as version
+
+    if tuple(int(part) for part in version.split(".")[:2]) < (4, 2):
+        raise SparkDlogError(f"the data source dlog needs PySpark 4.2 or later, and this is {version}")
     from spark_integration import source
 
     return getattr(source, name)

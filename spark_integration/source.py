@@ -18,11 +18,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from dlog import LogNotFoundError
+from ledger.runtime.log_lines import get_logger
 from spark_integration.arrow import ArrowRows, ddl_of, payload_type
 from spark_integration.client import NamedStreams, StreamsView
 from spark_integration.errors import OptionError, WorkerInterpreterError
@@ -34,6 +36,8 @@ from spark_integration.sink import DlogBatchWriter, DlogStreamWriter
 from spark_integration.sink.options import parse_sink_options
 from spark_integration.sink.rows import check_schema
 from spark_integration.stream import DlogStreamReader
+
+logger = get_logger(__name__)
 
 
 class DlogDataSource(DataSource):
@@ -99,13 +103,25 @@ def register(spark: SparkSession) -> None:
     """Register ``format("dlog")`` in a session, after a check of the interpreter of Spark's workers.
 
     Spark finds the source of an installed distribution by itself. Call this in a development checkout, in a
-    program that runs outside an activated environment, or if another data source has the name ``dlog``.
+    program that runs outside an activated environment, or if another data source has the name ``dlog``. With
+    Spark Connect the interpreter is the server's, and is not checked.
 
     Raises:
         WorkerInterpreterError: Spark would start its workers with an interpreter that has no DLog; the
             message names the setting to change.
     """
-    choose_worker_interpreter(spark.sparkContext)
+    try:
+        context = spark.sparkContext
+    except PySparkAttributeError:
+        pass  # Spark Connect: the server starts the workers, and their interpreter cannot be seen from here
+    else:
+        choose_worker_interpreter(context)
+    if not os.path.isfile(__file__):
+        logger.warning(
+            "DLog was imported from %s: Spark gives files of --py-files to batch queries only; install DLog"
+            " in the interpreter of the driver and its workers for streaming queries",
+            os.path.dirname(__file__),
+        )
     spark.dataSource.register(DlogDataSource)
 
 
@@ -191,10 +207,13 @@ def choose_worker_interpreter(context: Any) -> None:
         WorkerInterpreterError: The session has workers on other machines; the message names the setting.
     """
     program = context.pythonExec
+    is_local = context.master.startswith("local")
+    if os.path.dirname(program) and not os.path.isabs(program) and not is_local:
+        return  # of a packed environment, which Spark unpacks where the executor runs
     problem = _problem(program)
     if problem is None:
         return
-    if context.master.startswith("local") and _problem(sys.executable) is None:
+    if is_local and _problem(sys.executable) is None:
         context.pythonExec = sys.executable
         return
     raise WorkerInterpreterError(

@@ -34,17 +34,40 @@ class RunTasks(Protocol):
 
 
 def through_spark(spark: SparkSession) -> RunTasks:
-    """Run each task as a task of Spark, all at the same time as far as Spark has cores."""
+    """Run each task as a task of Spark, all at the same time as far as Spark has cores.
+
+    Raises:
+        PipelineError: The session is one of Spark Connect.
+    """
+    context = context_of(spark)
 
     def run_tasks(function: Callable[[Any], Any], items: Sequence[Any], /) -> list[Any]:
         if not items:
             return []
         try:
-            return spark.sparkContext.parallelize(items, len(items)).map(function).collect()
+            found: list[Any] = context.parallelize(items, len(items)).map(function).collect()
         except Exception as exc:  # PySpark raises errors of py4j with the trace of the worker as text
             raise failed_task(exc) from exc
+        return found
 
     return run_tasks
+
+
+def context_of(spark: SparkSession) -> Any:
+    """The ``SparkContext`` of a session.
+
+    Raises:
+        PipelineError: The session is one of Spark Connect, which has none.
+    """
+    from pyspark.errors import PySparkAttributeError
+
+    try:
+        return spark.sparkContext
+    except PySparkAttributeError:
+        raise PipelineError(
+            "a session of Spark Connect has no SparkContext, which pipelines need: run `dlog pipeline` or"
+            " spark-submit with --master, where a classic session is made. Nothing was changed"
+        ) from None
 
 
 def failed_task(error: Exception) -> PipelineError:
@@ -60,4 +83,4 @@ def tasks_of(spark: SparkSession | RunTasks) -> RunTasks:
 
 def cores_of(spark: SparkSession | RunTasks) -> int:
     """How many tasks run at the same time; 1 if only the caller knows."""
-    return 1 if callable(spark) else spark.sparkContext.defaultParallelism
+    return 1 if callable(spark) else context_of(spark).defaultParallelism

@@ -21,6 +21,7 @@ from spark_integration.pipelines.compacting.parts import (
     WrittenPart,
     write_rows,
 )
+from spark_integration.pipelines.tasks import context_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,6 +81,7 @@ def last_of_each_key(spark: SparkSession, wanted: Wanted) -> DataFrame:
 
 def write_through_spark(spark: SparkSession, wanted: Wanted, target: WriteTarget) -> list[WrittenPart]:
     """Write the rows of a snapshot; each partition becomes a segment."""
+    context_of(spark)  # a session without has no ``rdd`` either
     # Spark has a function over Arrow batches, too, but that needs pandas.
     rows = last_of_each_key(spark, wanted).rdd
     return rows.mapPartitionsWithIndex(partial(_write_partition, target)).collect()
