@@ -8,7 +8,7 @@ import pytest
 import trio
 
 import dlog
-from dlog.connect import EMBEDDED_NAMESPACE_PATH
+from dlog.context import EMBEDDED_NAMESPACE_PATH
 from ledger.codes import Code
 from ledger.deploy.deployment import open_deployment
 from ledger.deploy.directory import SOCKET

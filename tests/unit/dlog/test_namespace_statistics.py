@@ -15,7 +15,7 @@ import dlog
 import dlog.aio
 import dlog.blocking
 from dlog import statistics_names as names
-from dlog.connect import EMBEDDED_NAMESPACE_PATH
+from dlog.context import EMBEDDED_NAMESPACE_PATH
 from dlog.write.log_writer import LogWriter
 from ledger.runtime.statistics import names as ledgers
 from tests.fakes.log_paths import paths_of

@@ -12,7 +12,7 @@ import trio
 
 import dlog
 from dlog.cli.main import main
-from dlog.connect import EMBEDDED_NAMESPACE_PATH
+from dlog.context import EMBEDDED_NAMESPACE_PATH
 from ledger.policy import LogMark
 
 Run = pytest.CaptureFixture[str]

@@ -13,7 +13,7 @@ import trio
 import dlog
 import dlog.blocking
 from dlog.cli.main import main
-from dlog.connect import EMBEDDED_NAMESPACE_PATH
+from dlog.context import EMBEDDED_NAMESPACE_PATH
 from tests.fakes.log_paths import paths_of
 
 Run = pytest.CaptureFixture[str]
