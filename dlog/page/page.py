@@ -140,7 +140,7 @@ class Page:
                 namespace = await self._opened()
                 if namespace is None:
                     return _error(503, self._failure or f"{self._uri}: {NO_REPLY}")
-                if namespace.context.store.state is SessionState.SUSPENDED:
+                if namespace.health().session == SessionState.SUSPENDED.value:
                     return _error(503, f"{self._uri}: {NO_REPLY}")
                 document = await self._ask(namespace, question, query)
         except trio.TooSlowError:
