@@ -104,7 +104,11 @@ async def restore_manifest(
             f"ledger {greatest}: a directory has ids below {SHORT_ID_LIMIT - 1}, and entries keep the id of"
             " their ledger. Such a backup is read where it is, and not restored into a directory"
         )
-    is_own = manifest.path == EMBEDDED_NAMESPACE_PATH
+    # One of a cluster becomes another namespace; one of a directory stays what it was.
+    is_own = manifest.path == EMBEDDED_NAMESPACE_PATH and all(
+        decode_metadata(copy.metadata).last_ensemble.bookies == (BOOKIE_ID,)
+        for copy in manifest.ledgers.values()
+    )
     with translated(None, "restoring"):
         async with _staging(directory, store.where) as staging:
             await _write_metadata(staging, plan, manifest.instance_id if is_own else None)

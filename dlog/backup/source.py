@@ -22,7 +22,7 @@ from dlog.context import NamespaceContext
 from dlog.errors import LogUnavailableError
 from dlog.read.gaps import is_gone
 from ledger.catalog.catalog import Versioned
-from ledger.catalog.paths import INSTANCE_ID
+from ledger.catalog.paths import INSTANCE_ID, LAYOUT
 from ledger.context import ClientContext
 from ledger.errors import LedgerReadError, NoSuchLedgerError
 from ledger.fragments.ledger_check import last_entry_of
@@ -69,11 +69,13 @@ class BackupSource:
 
     async def instance_id(self) -> str:
         """The identity of the directory or the cluster with the ledgers; it stays as long as they do."""
-        path = f"{self._catalog.root}/{INSTANCE_ID}"
-        try:
-            return (await self._catalog.store.get(path)).value.decode("utf-8", "backslashreplace")
-        except NoNodeError:
-            return ""  # a cluster that was made without one
+        root = self._catalog.root
+        found = await self._catalog.store.get_many([f"{root}/{INSTANCE_ID}", f"{root}/{LAYOUT}"])
+        instance, layout = found[f"{root}/{INSTANCE_ID}"], found[f"{root}/{LAYOUT}"]
+        if instance is not None and instance.value:
+            return instance.value.decode("utf-8", "backslashreplace")
+        # A cluster that was made without one: when it was made.
+        return "none" if layout is None else f"made-{layout.stat.created_ms}"
 
     async def nodes(self) -> dict[str, bytes]:
         """The persistent nodes of the namespace, by their paths below it; "" is its own.

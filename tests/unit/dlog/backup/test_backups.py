@@ -417,6 +417,27 @@ async def test_a_destination_has_the_backups_of_one_namespace(tmp_path: Path) ->
     assert sorted(destination.rglob("*")) == before
 
 
+async def test_what_a_manifest_names_is_durable_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    real_put, real_settle = DirectoryDestination.put, DirectoryDestination.settle
+
+    def put(self: DirectoryDestination, name: str, data: bytes) -> None:
+        calls.append(name.partition("/")[0])
+        real_put(self, name, data)
+
+    def settle(self: DirectoryDestination) -> None:
+        calls.append("settle")
+        real_settle(self)
+
+    monkeypatch.setattr(DirectoryDestination, "put", put)
+    monkeypatch.setattr(DirectoryDestination, "settle", settle)
+    await append(tmp_path / "source", "orders", b"x")
+    await back_up(tmp_path / "source", tmp_path / "destination")
+    assert calls[-4:] == ["ledgers", "settle", "manifests", "settle"]
+
+
 async def test_two_processes_do_not_write_to_one_destination(tmp_path: Path) -> None:
     await append(tmp_path / "source", "orders", b"x")
     await back_up(tmp_path / "source", tmp_path / "destination")
