@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import math
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,6 +30,8 @@ from ledger.pickling import ProcessBound
 from ledger.runtime.audit import audited_async
 from ledger.runtime.clock import wall_ms
 from namespace.dlsn import DLSN
+
+_URI = re.compile("[a-zA-Z][a-zA-Z0-9+.-]*:/")  # a Path has one slash less
 
 
 def _nothing(_: object) -> None:
@@ -98,12 +101,17 @@ class Backups(ProcessBound):
             on_progress: Called after each chunk.
 
         Raises:
-            ValueError: ``at`` is a DLSN, and ``logs`` does not name one log; or it has no time zone.
+            ValueError: ``directory`` is a URI; ``at`` is a DLSN, and ``logs`` does not name one log, or it
+                has no time zone.
             RestoreTargetError: The directory is not empty, or cannot be made. Nothing was changed.
             BackupNotFoundError: There is no such backup, log or position.
             BackupDamagedError: A part of the backup is damaged; nothing is restored.
             BackupUnreachableError, BackupInUseError, DiskFullError
         """
+        if _URI.match(os.fspath(directory)):
+            raise ValueError(
+                f"directory {directory}: it is a URI; a backup is restored into a new directory, by its path"
+            )
         wanted = None if logs is None else _listed(logs)
         position = at if isinstance(at, DLSN) else None
         if position is not None and (wanted is None or len(set(wanted)) != 1):

@@ -70,12 +70,11 @@ def command(
     """
     if isinstance(at, dlog.DLSN) and len(set(logs)) != 1:
         raise click.UsageError("with a position give one --log, which ends there")
-    if "://" in str(directory):
-        raise click.UsageError(
-            f"{directory} is a URI; a backup is restored into a new directory, by its path"
-        )
     with progress_bar("restoring", None, unit="bytes", quiet=as_json) as advance:
-        found = run(partial(_restore, destination, directory, list(logs) or None, at, advance))
+        try:
+            found = run(partial(_restore, destination, directory, list(logs) or None, at, advance))
+        except ValueError as exc:  # of an argument; those of a backup have classes of their own
+            raise click.UsageError(str(exc)) from None
     if as_json:
         print_json({**attrs.asdict(found), "directory": str(directory)})
     print_note(

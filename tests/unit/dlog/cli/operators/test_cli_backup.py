@@ -1,0 +1,97 @@
+"""`dlog backup` and `dlog restore`, and the same calls without ``async`` and for asyncio."""
+
+# covers: dlog/cli/operators/backup.py
+# covers: dlog/cli/operators/restore.py
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+import dlog
+import dlog.aio
+import dlog.blocking
+from dlog.cli.main import main
+
+pytestmark = pytest.mark.slow
+
+
+def write(path: Path, *payloads: bytes) -> None:
+    with (
+        dlog.blocking.open_namespace(path.as_uri()) as namespace,
+        namespace.open_writer("orders", create=True) as writer,
+    ):
+        writer.append_many(list(payloads))
+
+
+def read(path: Path) -> list[bytes]:
+    with (
+        dlog.blocking.open_namespace(path.as_uri()) as namespace,
+        namespace.open_reader("orders", follow=False) as reader,
+    ):
+        return [record.payload for record in reader]
+
+
+def test_a_directory_is_backed_up_listed_verified_pruned_and_restored(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, destination, restored = (str(tmp_path / name) for name in ("source", "destination", "restored"))
+    write(tmp_path / "source", b"one", b"two")
+    assert main(["backup", source, destination, "--json"]) == 0
+    made = json.loads(capfd.readouterr().out)
+    assert (made["logs"], made["missing_entries"]) == (1, 0)
+    assert made["bytes_sent"] == made["size_bytes"] > 0
+    assert main(["backup", "--keep", "7d", (tmp_path / "source").as_uri(), destination]) == 0
+    assert "bytes sent    0" in capfd.readouterr().out
+    assert main(["backup", "list", destination, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)[0]["cut_ms"] == made["cut_ms"]
+    assert main(["backup", "list", destination, "--logs"]) == 0
+    assert capfd.readouterr().out == "orders\n"
+    assert main(["backup", "verify", destination, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["problems"] == []
+    assert main(["backup", "prune", destination, "--keep", "1", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == {"manifests": 1, "chunks": 0}
+    assert main(["restore", destination, restored, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["logs"] == ["orders"]
+    assert read(tmp_path / "restored") == [b"one", b"two"]
+
+
+def test_what_is_wrong_is_a_line_and_an_exit_code(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, destination = str(tmp_path / "source"), str(tmp_path / "destination")
+    write(tmp_path / "source", b"one")
+    assert main(["backup", "verify", destination]) == 3
+    assert main(["backup", source, destination]) == 0
+    assert main(["restore", destination, source]) == 4
+    assert main(["restore", destination, str(tmp_path / "new"), "--at", "1:0:0"]) == 2
+    assert main(["restore", destination, str(tmp_path / "new"), "--at", "noon"]) == 2
+    assert main(["restore", destination, str(tmp_path / "new"), "--at", "2000-01-01T00:00"]) == 3
+    assert main(["restore", destination, "distributedlog://zk1/shop"]) == 2
+    assert main(["backup", source, destination, "--keep", "0"]) == 2
+    next((tmp_path / "destination" / "ledgers").rglob("*-*")).unlink()
+    capfd.readouterr()
+    assert main(["backup", "verify", destination]) == 1
+    assert "it is missing" in capfd.readouterr().out
+    assert main(["restore", destination, str(tmp_path / "new")]) == 7
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_faces_make_and_restore_backups(tmp_path: Path) -> None:
+    write(tmp_path / "source", b"one")
+    with dlog.blocking.open_namespace((tmp_path / "source").as_uri()) as namespace:
+        assert namespace.backup.make(tmp_path / "destination").logs == 1
+    with dlog.blocking.open_backups(tmp_path / "destination") as backups:
+        assert backups.verify().is_sound
+        assert backups.restore(tmp_path / "one", logs=iter(["orders"])).logs == ("orders",)
+
+    async def of_asyncio() -> None:
+        async with dlog.aio.open_namespace((tmp_path / "source").as_uri()) as namespace:
+            await namespace.backup.make(tmp_path / "destination")
+        async with dlog.aio.open_backups(tmp_path / "destination") as backups:
+            assert len(await backups.list_all()) == 2
+            await backups.restore(tmp_path / "two")
+
+    asyncio.run(of_asyncio())
+    assert read(tmp_path / "one") == read(tmp_path / "two") == [b"one"]
