@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 import attrs
 import trio
 
-from dlog.backup.errors import BackupUnreachableError
+from dlog.backup.errors import BackupDamagedError, BackupInUseError, BackupUnreachableError
 from dlog.backup.format import ManifestName
 from dlog.backup.pruning import Keep, kept_by, thinned
 from dlog.backup.rounds import BackupRounds
@@ -103,6 +103,7 @@ class Replication:
                         if source.is_snapshot:
                             break  # a process may have begun to write
             except (
+                BackupInUseError,
                 BackupUnreachableError,
                 LogUnavailableError,
                 EmbeddedStoreError,
@@ -144,7 +145,12 @@ class Replication:
         if trio.current_time() >= self._prune_at_s:
             self._prune_at_s = trio.current_time() + PRUNE_S
             names = await self._store.names()
-            await self._store.prune(self._kept(names))
+            try:
+                await self._store.prune(self._kept(names))
+            except BackupDamagedError as exc:  # what it needs is not known, so no chunk is deleted
+                logger.warning(
+                    "%s: no chunk is deleted: %s", self._store.where, exc, extra=event("backup.not_pruned")
+                )
 
     def _kept(self, names: list[ManifestName]) -> list[ManifestName]:
         now_ms = self._wall_ms()

@@ -118,6 +118,39 @@ async def test_a_destination_that_stays_away_ends_it_after_the_time_that_was_giv
             await namespace.backup.replicate(tmp_path / "destination", interval_s=0)
 
 
+async def test_a_damaged_manifest_stops_no_replication_and_no_chunk_is_deleted(tmp_path: Path) -> None:
+    source, destination = tmp_path / "source", tmp_path / "destination"
+    async with dlog.open_namespace(source.as_uri()) as namespace:
+        async with namespace.open_writer("orders", create=True) as writer:
+            await writer.append(b"x")
+        await namespace.backup.make(destination)
+        manifest = next((destination / "manifests").iterdir())
+        manifest.write_bytes(manifest.read_bytes()[:-1])
+        stray = destination / "ledgers" / "99"
+        stray.mkdir()
+        (stray / "0-0-0").write_bytes(b"of the damaged one, perhaps")
+        async with replicating(namespace, destination) as rounds:
+            await rounds.wait(lambda status: status.rounds > 2)
+        assert all(status.failure is None for status in rounds.seen)
+    assert (stray / "0-0-0").exists()
+    manifest.unlink()
+    async with open_backups(destination) as backups:
+        assert (await backups.verify()).is_sound
+
+
+async def test_it_waits_while_another_process_writes_to_the_destination(tmp_path: Path) -> None:
+    source, destination = tmp_path / "source", tmp_path / "destination"
+    other = DirectoryDestination(destination)
+    other.begin(create=True)
+    async with (
+        dlog.open_namespace(source.as_uri()) as namespace,
+        replicating(namespace, destination) as rounds,
+    ):
+        await rounds.wait(lambda status: status.failure is not None)
+        other.end()
+        await rounds.wait(lambda status: status.rounds > 0 and status.failure is None)
+
+
 async def test_a_view_that_never_changes_is_not_replicated(tmp_path: Path) -> None:
     await append(tmp_path / "source", "orders", b"x")
     async with dlog.open_namespace((tmp_path / "source").as_uri(), read_only=True) as namespace:
