@@ -69,7 +69,18 @@ def test_a_stream_is_copied_once_over_restarts(
     for count in (300, 0, 200):
         orders.append(count)
         frame = reading(spark, orders, streaming=True, startingOffsets="earliest", maxRecordsPerTrigger=120)
-        finish(to_log(frame.select("payload"), target, tmp_path, driverBytesMax=driver_bytes_max))
+        query = to_log(frame.select("payload"), target, tmp_path, driverBytesMax=driver_bytes_max)
+        finish(query)
+    report = [each for each in query.recentProgress if each["numInputRows"]][-1]
+    assert report["sink"]["numOutputRows"] == report["numInputRows"]
+    # What Spark lets no Python source say: this fails when it does.
+    names = report["sources"][0]["description"], report["sink"]["description"]
+    assert [name.rpartition("@")[0].rpartition(".")[2] for name in names] == [
+        "PythonMicroBatchStreamWithTriggerAvailableNow",
+        "PythonTable",
+    ]
+    assert not report["sources"][0].get("metrics")
+    assert not report["sink"].get("metrics")
     assert sorted(written(target, "copy")) == sorted(payload for *_, payload in orders.written)
     assert target.repair.find_orphans(older_than=datetime.timedelta()) == []
 
