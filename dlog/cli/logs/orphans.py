@@ -13,7 +13,7 @@ import attrs
 import click
 
 import dlog
-from dlog.cli.logs.retention import parse_age
+from dlog.cli.terminal.amounts import parse_age
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import counted, print_json, print_note, print_table, progress_bar

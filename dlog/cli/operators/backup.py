@@ -14,7 +14,7 @@ import click
 import dlog
 from dlog.backup import Backup, BackupProgress, BackupVerification, Pruned, open_backups
 from dlog.backup.pruning import Keep
-from dlog.cli.logs.retention import parse_age
+from dlog.cli.terminal.amounts import parse_age
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option

@@ -2,6 +2,7 @@
 
 # covers: dlog/backup/calls.py
 # covers: dlog/backup/content.py
+# covers: dlog/backup/errors.py
 # covers: dlog/backup/plan.py
 # covers: dlog/backup/restoring.py
 # covers: dlog/backup/rounds.py

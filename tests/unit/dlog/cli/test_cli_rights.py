@@ -68,6 +68,7 @@ COMMANDS = [
     Command("log check {log}", READ),
     Command("log count {log}", READ),
     Command("log locate {log}", READ),
+    Command("log position {log} 0", READ),
     Command("log properties {log}", READ),
     Command("log purge {log} --dry-run", READ),
     Command("log retention {log}", READ),
@@ -111,7 +112,7 @@ COMMANDS = [
 ]
 # Their rights are those of the calls of the table that they make; they need Spark, load a namespace, or run
 # until a signal.
-ELSEWHERE = ("pipeline", "bench", "config", "proxy")
+ELSEWHERE = ("pipeline", "bench", "config", "proxy", "log watch")
 
 
 async def _stored(store: MetadataStore, path: str = "/dlog") -> dict[str, tuple[bytes, int]]:

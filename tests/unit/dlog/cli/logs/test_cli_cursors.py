@@ -2,6 +2,7 @@
 
 # covers: dlog/cli/logs/cursor.py
 # covers: dlog/cli/logs/retention.py
+# covers: dlog/cli/terminal/amounts.py
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dlog.cli.logs.retention import age_text, parse_age, parse_size, size_text
 from dlog.cli.main import main
+from dlog.cli.terminal.amounts import age_text, parse_age, parse_size, size_text
 
 Run = pytest.CaptureFixture[str]
 

@@ -1,6 +1,6 @@
 """`dlog namespace bind`: the nodes it leaves, and what it leaves alone."""
 
-# covers: dlog/cli/logs/namespace.py
+# covers: dlog/cli/operators/namespace.py
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from dlog.cli.logs import namespace
 from dlog.cli.main import main
+from dlog.cli.operators import namespace
 from ledger.metadata_store.memory import MemoryTree, open_memory_store
 from ledger.metadata_store.store import MetadataStore
 from namespace.bindings import resolve_binding
