@@ -43,8 +43,8 @@ FOUND_AT = {
     "holes of a member that is back are left": 0,
     "what a bookie missed is forgotten": 12,
     "bookie forgotten that was lost while there was no auditor": 3,
-    "worker that goes on after its session": 34,
-    "lock taken again while it is being released": 60,
+    "worker that goes on after its session": 159,
+    "lock taken again while it is being released": 170,
 }
 
 
