@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
@@ -54,67 +55,71 @@ def written(tmp_path: Path) -> str:
     return uri(tmp_path)
 
 
-def following(seen: list[Record]) -> dlog.DLSN:
-    """The position of the first record that was not returned."""
-    return dlog.DLSN(1, len(seen) // 20, len(seen) % 20)
+@attrs.define
+class Seen:
+    """What a reader has returned, and its position after each failure."""
 
+    records: list[Record] = attrs.field(factory=list)
+    positions: list[tuple[int, dlog.DLSN | None]] = attrs.field(factory=list)
 
-def check(seen: list[Record], failures: int, left: list[bytes]) -> None:
-    assert [record.payload for record in seen] == PAYLOADS
-    assert not left
-    assert failures == len(FAILS)
+    @property
+    def is_complete(self) -> bool:
+        return len(self.records) == len(PAYLOADS)
+
+    def failed(self, position: dlog.DLSN | None) -> None:
+        self.positions.append((len(self.records), position))
+
+    def check(self, left: list[bytes]) -> None:
+        assert [record.payload for record in self.records] == PAYLOADS
+        assert not left
+        assert len(self.positions) == len(FAILS)
+        for count, position in self.positions:
+            assert position == self.records[count].dlsn
 
 
 def test_a_blocking_reader(written: str, short_of_memory: list[bytes]) -> None:
-    seen: list[Record] = []
-    failures = 0
+    seen = Seen()
     with blocking.open_namespace(written) as namespace, namespace.open_reader("log", follow=False) as reader:
-        while len(seen) < len(PAYLOADS):
+        while not seen.is_complete:
             try:
-                seen.append(next(reader))
+                seen.records.append(next(reader))
             except MemoryError:
-                failures += 1
-                assert reader.position == following(seen)
+                seen.failed(reader.position)
         assert next(reader, None) is None
-    check(seen, failures, short_of_memory)
+    seen.check(short_of_memory)
 
 
 def test_a_reader_of_trio(written: str, short_of_memory: list[bytes]) -> None:
-    seen: list[Record] = []
-    failures = 0
+    seen = Seen()
 
     async def main() -> None:
-        nonlocal failures
         async with (
             dlog.open_namespace(written) as namespace,
             namespace.open_reader("log", follow=False) as reader,
         ):
-            while len(seen) < len(PAYLOADS):
+            while not seen.is_complete:
                 try:
-                    seen.append(await anext(reader))
+                    seen.records.append(await anext(reader))
                 except MemoryError:
-                    failures += 1
+                    seen.failed(reader.position)
 
     trio.run(main)
-    check(seen, failures, short_of_memory)
+    seen.check(short_of_memory)
 
 
 def test_a_reader_of_asyncio(written: str, short_of_memory: list[bytes]) -> None:
-    seen: list[Record] = []
-    failures = 0
+    seen = Seen()
 
     async def main() -> None:
-        nonlocal failures
         async with (
             aio.open_namespace(written) as namespace,
             namespace.open_reader("log", follow=False) as reader,
         ):
-            while len(seen) < len(PAYLOADS):
+            while not seen.is_complete:
                 try:
-                    seen.append(await anext(reader))
+                    seen.records.append(await anext(reader))
                 except MemoryError:
-                    failures += 1
-                    assert reader.position == following(seen)
+                    seen.failed(reader.position)
 
     asyncio.run(main())
-    check(seen, failures, short_of_memory)
+    seen.check(short_of_memory)
