@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from dlog.forwarding.frames import (
     encode_records,
     encode_request,
 )
-from dlog.forwarding.owner import Owner, OwnerGoneError, Taken, dlsns_of
+from dlog.forwarding.owner import ForwarderConnection, Owner, OwnerGoneError, Taken, dlsns_of
 from dlog.forwarding.window import ProducerWindow
 from ledger.runtime.statistics.tracing import TRACE_HEADERS
 from ledger.wire.frame import FrameBuffer
@@ -318,6 +319,14 @@ async def test_a_forwarder_that_reads_no_answer_is_not_read_either_and_holds_up_
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlog.forwarding.owner.ANSWER_BYTES_MAX", 100)
+    answer = ForwarderConnection._answer
+    sizes_of, sizes = trio.open_memory_channel[int](math.inf)
+
+    def counted(self: ForwarderConnection, frame: bytes) -> None:
+        sizes_of.send_nowait(len(frame))
+        answer(self, frame)
+
+    monkeypatch.setattr(ForwarderConnection, "_answer", counted)
     async with trio.open_nursery() as nursery:
         (slow, its), (good, other) = memory_stream_pair(), memory_stream_pair()
         closed = trio.Event()
@@ -325,11 +334,19 @@ async def test_a_forwarder_that_reads_no_answer_is_not_read_either_and_holds_up_
         nursery.start_soon(house.owner.serve, its, None)
         nursery.start_soon(house.owner.serve, other, None)
         await slow.send_all(encode_hello(Hello("slow", OTHER, INVALID_DLSN)))
-        for number in range(50):
+        sent = 0
+        with trio.fail_after(60):
+            waiting_bytes = await sizes.receive()  # of the answer to the hello
+            while waiting_bytes <= 100:  # one record after the other: the store may take its time
+                await slow.send_all(encode_records(Records(sent, [b"s"])))
+                sent += 1
+                waiting_bytes += await sizes.receive()
+        taken = house.owner.window.bounds("slow")[1]
+        assert taken == sent - 1
+        for number in range(sent, sent + 20):
             await slow.send_all(encode_records(Records(number, [b"s"])))
             await trio.testing.wait_all_tasks_blocked(0.01)
-        taken = house.owner.window.bounds("slow")[1]
-        assert 0 <= taken < 30
+        assert house.owner.window.bounds("slow")[1] == taken
         forwarder = Forwarder(good)
         await forwarder.hello()
         await forwarder.send(encode_records(Records(0, [b"a"])))
