@@ -31,6 +31,7 @@ second was seen there with pauses added (``docs/compatibility.md``). Users of Ja
 do the tests.
 """
 END_OF_STREAM = 512
+SYNCHRONOUS_READ_S = 45.0  # the driver itself gives up after 20 s, if the reader lets it
 READERS_MAX = 5
 READ_TIMEOUT_S = 20.0
 
@@ -137,13 +138,16 @@ class JavaLog:
     async def read_synchronously(self, count: int, start: DLSN | int = FIRST) -> list[Record]:
         """Read ``count`` records, and all after them, by the first synchronous reader that finds them.
 
-        A reader may report the end of the log too early; the driver then calls it again.
+        A reader may report the end of the log too early; the driver then calls it again. A reader may also
+        wait in one call for ever (``ReadAheadEntryReader.getNextReadAheadEntry``): then the next one reads.
         """
 
         async def read_once() -> JavaRead:
-            return _parse_read(
-                await self.driver.call("read-synchronously", on=self._on, count=count, **_start(start))
-            )
+            with trio.move_on_after(SYNCHRONOUS_READ_S):
+                return _parse_read(
+                    await self.driver.call("read-synchronously", on=self._on, count=count, **_start(start))
+                )
+            return JavaRead([], None)
 
         return await _first_whole(read_once, count)
 

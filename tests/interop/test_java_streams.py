@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 
 from dlog import DLSN
 from tests.interop.driver import DriverError
@@ -12,6 +13,7 @@ from tests.interop.java_streams import END_OF_STREAM, READ_CANCELLED, READERS_MA
 
 POSITIONS = [DLSN(1, 0, 0), DLSN(1, 1, 0), DLSN(2, 0, 0), DLSN(2, 1, 0)]
 TRANSMIT_ERROR = 507
+WAITS_FOR_EVER = -1
 
 
 class ScriptedDriver:
@@ -35,6 +37,8 @@ class ScriptedDriver:
         name = arguments.get("name", "synchronous")
         count, code = self._script.pop(0)
         first = POSITIONS.index(DLSN(*arguments["dlsn"]))
+        if code == WAITS_FOR_EVER:
+            await trio.sleep_forever()
         self._left[name] = (POSITIONS[first : first + count], code)
         return None if op == "reader" else self._reply(name, len(POSITIONS) + 1)
 
@@ -123,3 +127,10 @@ async def test_a_sealed_log_that_no_reader_reads_to_the_end_or_with_a_record_too
     log, _ = log_of((2, TRANSMIT_ERROR))
     with pytest.raises(DriverError, match="scripted"):
         await log.read_to_end(4)
+
+
+async def test_a_synchronous_reader_that_waits_for_ever_is_followed_by_the_next(
+    autojump_clock: object,
+) -> None:
+    log, _ = log_of((2, WAITS_FOR_EVER), (4, None))
+    assert [each.dlsn for each in await log.read_synchronously(4)] == POSITIONS
