@@ -24,6 +24,7 @@ _BEHIND_IS_RIGHT = (
     r"store|tasks|disk|parts|work|process|offsets|Measurements|RocksDB"
 )
 BANNED = {
+    "Source:": re.compile(r"^\w+Source:", re.MULTILINE),  # a class was renamed, and this heading with it
     "again": re.compile(r"\banew\b"),
     "continues": re.compile(r"\b(?:goes|go|went|going)\s+on\b(?!\s+here)"),
     "this many, this long": re.compile(

@@ -1,9 +1,9 @@
-"""What is done with the backups at a destination: listing, verifying, restoring, pruning.
+"""The backups at a destination: listing, verifying, restoring and pruning them.
 
 Inside: the calls of ``open_backups``. Not inside: the work (``restoring``, ``verifying``, ``store``), making
 backups (``calls``).
 
-BackupSource: our own; docs/backup.md.
+Source: our own; docs/backup.md.
 """
 
 from __future__ import annotations

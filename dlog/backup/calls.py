@@ -3,7 +3,7 @@
 Inside: the calls of ``Namespace.backup``; rights, the audit log. Not inside: the work (``rounds``,
 ``replication``), what is done with backups (``backups``).
 
-BackupSource: our own; docs/backup.md.
+Source: our own; docs/backup.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Inside: objects of bytes by name, whole or not there at all. Not inside: what th
 Always: an object that ``names`` shows is whole, whatever was killed when; ``settle`` returns when all that
 was put before survives a power cut. Each call blocks its thread.
 
-BackupSource: our own; rename(2).
+Source: our own; rename(2).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Inside: these bytes and the values that they stand for. Not inside: where they a
 Always: any bytes give a value or a ``BackupDamagedError``; the chunks of a ledger follow each other without a
 hole from entry 0 to ``last``; an entry in ``missing`` is in no chunk.
 
-BackupSource: our own; docs/backup.md.
+Source: our own; docs/backup.md.
 """
 
 from __future__ import annotations

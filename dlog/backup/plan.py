@@ -7,7 +7,7 @@ the log will have other records there.
 Inside: choosing and changing nodes and ledgers. Not inside: writing them (``restoring``).
 Always: the nodes of a log name no ledger that is not restored, beside those that the backup did not have.
 
-BackupSource: our own; docs/backup.md.
+Source: our own; docs/backup.md.
 """
 
 from __future__ import annotations

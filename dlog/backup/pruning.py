@@ -3,7 +3,7 @@
 Inside: the choice. Not inside: deleting (``store``).
 Always: the newest one is kept.
 
-BackupSource: our own; docs/backup.md.
+Source: our own; docs/backup.md.
 """
 
 from __future__ import annotations

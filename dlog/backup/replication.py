@@ -5,7 +5,7 @@ Inside: when a round is made, what happens if one fails, how many manifests are 
 Always: a failed round changes no manifest, and the next one sends what it did not; a process that is killed
 is followed by another one, which begins with the newest manifest.
 
-BackupSource: our own; docs/backup.md.
+Source: our own; docs/backup.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Inside: these steps. Not inside: what is restored (``plan``).
 Always: nothing that exists is written over; DIR is there when it is complete, and not before; what an
 interrupted restore left is removed by the next one.
 
-BackupSource: our own; rename(2) replaces an empty directory and no other; docs/backup.md.
+Source: our own; rename(2) replaces an empty directory and no other; docs/backup.md.
 """
 
 from __future__ import annotations

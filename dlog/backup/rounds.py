@@ -10,7 +10,7 @@ Inside: these steps. Not inside: reading (``source``), objects (``store``), more
 Always: a manifest names only chunks that are durable; a log in it is a prefix of the log; a ledger that is
 deleted during a round lets it begin again with the nodes of a later moment, and what was sent is kept.
 
-BackupSource: our own; docs/backup.md.
+Source: our own; docs/backup.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ into several logs of a directory is in all of them or in none.
 Inside: reading nodes, metadata, ends and stored entries. Not inside: which entries are needed (``rounds``).
 Always: nothing is written, and no ledger is fenced; an entry above the last confirmed one is not read.
 
-BackupSource: our own; docs/backup.md.
+Source: our own; docs/backup.md.
 """
 
 from __future__ import annotations

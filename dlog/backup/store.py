@@ -6,7 +6,7 @@ Always: a manifest is written after all that it names is durable, and deleted be
 listed can be restored. Chunks are deleted only by a process that keeps other writers away, and only if no
 manifest that is left names them.
 
-BackupSource: our own; docs/backup.md.
+Source: our own; docs/backup.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Inside: the checks. Not inside: mending: a chunk that is deleted is sent again b
 the namespace has its ledger.
 Always: nothing is written; the check continues after what is damaged.
 
-BackupSource: our own; docs/backup.md.
+Source: our own; docs/backup.md.
 """
 
 from __future__ import annotations

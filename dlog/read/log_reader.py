@@ -405,7 +405,7 @@ class LogReader(ProcessBound):
         with self._receiving() as span:
             is_found = await self._refill()
             if span is not None:
-                found = self._untaken.whole if is_found else ()
+                found = self._untaken.rest() if is_found else ()
                 span.set_attribute(MESSAGE_COUNT, len(found))
                 self._link(span, found)
         return is_found

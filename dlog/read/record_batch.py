@@ -77,7 +77,7 @@ class Untaken:
         return self._counters is not None
 
     def rest(self, *, again: bool = False) -> Sequence[Record]:
-        """What was not taken.
+        """The records that were not taken.
 
         Args:
             again: And the record before, which did not fit into memory when ``records`` made it. Its counter
