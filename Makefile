@@ -2,7 +2,7 @@
 
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test interop check pythons soak bench docs proto lock clean setup setup-test
+.PHONY: help demo test interop check pythons soak bench docs dist proto lock clean setup setup-test
 
 help:
 	@echo "make demo    write lines, kill the writer, continue, read back, compare (embedded)"
@@ -13,6 +13,7 @@ help:
 	@echo "make soak    long runs of sweeps (frames, damaged files and metadata), fuzzer, simulation; a new seed (ARGS='--minutes 600')"
 	@echo "make bench   measure appends and catching up, beside the speed of the disk"
 	@echo "make docs    build the site of docs/ and the API in build/site; a warning is an error"
+	@echo "make dist    build the wheel and the sdist of the commit, twice, and try both in an empty environment"
 	@echo "make proto   generate the protobuf modules from ledger/wire/*.proto"
 	@echo "make lock    take new versions of the locked packages into .ci/requirements*.lock"
 	@echo "make clean   remove caches and build results (not .venv)"
@@ -49,6 +50,9 @@ bench: setup-test
 docs: setup-test
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet -f .ci/mkdocs.yml
 	@echo "the site is in build/site"
+
+dist: setup-test
+	@$(PYTHON) -m tests.release
 
 proto: setup
 	@test -x .cache/protoc/bin/python || $(PYTHON) -m venv .cache/protoc
