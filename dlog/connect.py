@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 # Directories that exist in memory only, by path: those of ``dlog.testing``.
 in_memory: dict[str, Callable[[NamespaceConfig, bool], AbstractAsyncContextManager[Parts]]] = {}
+BACKUP = "backup"  # in place of the scheme of a namespace; ``path`` is the whole URI then
+_BACKUP_SCHEMES = ("backup:", "s3:")
+_NO_URI = "file:///"  # for settings of a backup, whose query has none
 CLOSE_S = 20.0  # the parts have this long to close after the block is left
 
 
@@ -85,6 +88,8 @@ async def open_namespace(
         uri: ``file:///dir`` for a namespace in a directory of this machine. This process serves it, or
             another one that has it open. ``distributedlog://zk1:2181;zk2:2181/path`` for a namespace in a
             cluster of bookies, ours or Apache's. Settings may follow as a query: ``?write_quorum=2``.
+            ``backup:/dir`` and ``s3://bucket/prefix`` for a backup, which is only read; with ``?at=TIME`` the
+            newest one at that time or before.
         config: How logs are stored, and the settings of writers and readers. The settings named in it are
             stronger than those of all other places.
         config_file: A file with settings (docs/settings.md); None: the file that the variable DLOG_CONFIG
@@ -103,6 +108,7 @@ async def open_namespace(
         LogUnavailableError: ZooKeeper cannot be reached.
         AccessDeniedError: ZooKeeper refuses the identity.
         EmbeddedStoreError: The directory cannot be used.
+        BackupError: The backup is damaged, cannot be reached, or is not there.
         RuntimeError: No task of trio makes the call; ``dlog.aio`` is for asyncio.
     """
     check_trio("dlog.open_namespace", "dlog.aio.open_namespace on asyncio, dlog.blocking without async")
@@ -155,7 +161,8 @@ class _Opened:
             client_id=config.client_id or f"{socket.gethostname()}/{os.getpid()}",
             first_segment_seqno=parts.first_segment_seqno,
             principal=config.principal or _principal(where, config),
-            read_only=self._read_only,
+            read_only=self._read_only or where.scheme == BACKUP,
+            is_backup=where.scheme == BACKUP,
             is_snapshot=parts.is_snapshot,
             access_control_path=parts.access_control_path,
             meet=parts.meet,
@@ -178,11 +185,17 @@ async def _configured(
     config_file: str | Path | None,
     settings: Mapping[str, object] | None,
 ) -> tuple[NamespaceUri, NamespaceConfig]:
+    def read_of_backup() -> tuple[NamespaceUri, NamespaceConfig]:
+        found = load_settings(_NO_URI, config_file=config_file, settings=settings)
+        return NamespaceUri(BACKUP, "", uri), found.config("file", config).for_scheme("file")
+
     def read() -> tuple[NamespaceUri, NamespaceConfig]:
         found = load_settings(uri, config_file=config_file, settings=settings)
         where = parse_namespace_uri(found.uri)
         return where, found.config(where.scheme, config).for_scheme(where.scheme)
 
+    if uri.strip().lower().startswith(_BACKUP_SCHEMES):  # its query is its own
+        return await trio.to_thread.run_sync(read_of_backup)
     if has_settings(uri, config_file, settings):
         return await trio.to_thread.run_sync(read)
     return read()
@@ -212,6 +225,8 @@ async def _hold_open(
 def _open_parts(
     where: NamespaceUri, config: NamespaceConfig, read_only: bool
 ) -> AbstractAsyncContextManager[Parts]:
+    if where.scheme == BACKUP:
+        return _read_backup(where, config)
     if where.scheme != "file":
         return _open_cluster(where, config, read_only)
     if where.path in in_memory:
@@ -271,6 +286,14 @@ async def _read_directory(where: NamespaceUri, config: NamespaceConfig) -> Async
                 f"namespace {where}: the directory has no logs; open it once without read_only"
             )
         yield Parts(stack.store, stack.client, EMBEDDED_NAMESPACE_PATH, is_snapshot=stack.is_snapshot)
+
+
+@asynccontextmanager
+async def _read_backup(where: NamespaceUri, config: NamespaceConfig) -> AsyncIterator[Parts]:
+    from dlog.backup.reading import open_backup
+
+    async with open_backup(where.path, client_config(config)) as (store, client):
+        yield Parts(store, client, EMBEDDED_NAMESPACE_PATH, is_snapshot=True)
 
 
 async def prepare_embedded_namespace(store: MetadataStore) -> str:
@@ -357,7 +380,7 @@ async def _binding(store: MetadataStore, where: NamespaceUri, config: NamespaceC
 
 
 def _principal(where: NamespaceUri, config: NamespaceConfig) -> str:
-    security = NO_SECURITY if where.scheme == "file" else config.zookeeper_security
+    security = NO_SECURITY if where.scheme in ("file", BACKUP) else config.zookeeper_security
     if security is None:
         security = security_of_environment()
     if security.username is not None:

@@ -170,6 +170,7 @@ class NamespaceContext:
         uri: As passed to ``open_namespace``.
         path: Of the namespace's node in the store.
         principal: The name of this program for the policy; None: ``client_id``.
+        is_backup: It is a backup that is read in place.
         is_snapshot: It is read-only, and no process writes: later records do not appear.
         access_control_path: The node with the default access control entry, if there is one.
         meet: Where the programs that share the writer of a log meet; None: they cannot.
@@ -186,6 +187,7 @@ class NamespaceContext:
     wall_ms: Callable[[], int] = attrs.field(default=wall_ms, kw_only=True)
     principal: str | None = attrs.field(default=None, kw_only=True)
     read_only: bool = attrs.field(default=False, kw_only=True)
+    is_backup: bool = attrs.field(default=False, kw_only=True)
     is_snapshot: bool = attrs.field(default=False, kw_only=True)
     access_control_path: str | None = attrs.field(default=None, kw_only=True)
     meet: Callable[[LogNodes], Meeting] | None = attrs.field(default=None, kw_only=True)
@@ -235,7 +237,12 @@ class NamespaceContext:
         if self._openness.is_closed:
             raise NamespaceClosedError(f"namespace {self.uri} was closed; open it again")
         if self.read_only and right is not Right.READ:
-            raise ReadOnlyError(f"namespace {self.uri}")
+            raise ReadOnlyError(
+                f"namespace {self.uri}",
+                "it is a backup. Nothing was changed. Restore it and write there: `dlog restore DEST DIR`"
+                if self.is_backup
+                else None,
+            )
 
     def _check_thread(self) -> None:
         """Raise RuntimeError in another thread than that of the run that has opened the namespace.

@@ -71,11 +71,12 @@ class ReadOnlyError(DLogError):
 
     code = 403
 
-    def __init__(self, doing: str) -> None:
-        super().__init__(
-            f"{doing}: refused, because the namespace was opened with read_only=True. Nothing was changed."
+    def __init__(self, doing: str, why: str | None = None) -> None:
+        why = why or (
+            "the namespace was opened with read_only=True. Nothing was changed."
             " Open it without read_only, or run the command without --read-only"
         )
+        super().__init__(f"{doing}: refused, because {why}")
 
 
 class NamespaceLostError(LogUnavailableError):

@@ -506,7 +506,9 @@ async def open_ledger_client(
     rng = seams.rng or random.Random()
     async with (
         open_membership(store, root, health=BookieHealth(config.placement, rng)) as membership,
-        open_transport(dial, membership.resolve, config.transport) as transport,
+        (seams.open_transport or partial(open_transport, dial))(
+            membership.resolve, config.transport
+        ) as transport,
         open_background() as keeping,
         open_background() as nursery,  # the handles end before ``keeping`` does, and tell what they missed
     ):

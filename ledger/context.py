@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import attrs
@@ -15,6 +16,8 @@ from ledger.placement.membership import Membership
 from ledger.placement.placer import Placer
 from ledger.runtime.clock import wall_ms
 from ledger.runtime.statistics.recorder import Recorder
+from ledger.transport.bookie_connection import Resolve
+from ledger.transport.config import TransportConfig
 from ledger.transport.transport import Transport
 
 
@@ -44,6 +47,10 @@ OpenEntryLog = Callable[[int, int, int], EntryLogFile]
 Raises ``OSError`` if that file is not there, also if another one is in its place."""
 
 
+OpenTransport = Callable[[Resolve, TransportConfig], AbstractAsyncContextManager[Transport]]
+"""Opens what stands in for the connections to bookies."""
+
+
 def _nothing(_: int) -> None:
     pass
 
@@ -57,6 +64,7 @@ class ClientSeams:
     on_deleted: Callable[[int], None] = _nothing  # called with the id of each ledger deleted by the client
     open_entry_log: OpenEntryLog | None = None  # None: the bookies' files are out of reach
     why_read_only: Callable[[], LedgerError] | None = None  # why the only bookie takes no writes
+    open_transport: OpenTransport | None = None  # None: connections that are dialled
 
 
 @attrs.frozen

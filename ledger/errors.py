@@ -86,6 +86,10 @@ class BookieTimeoutError(BookieError):
     """The bookie did not reply in time. A write may or may not be stored."""
 
 
+class EntryGoneError(BookieError):
+    """The replica has proof that it can never return the entry. A retry does not help."""
+
+
 class BookieRefusal(BookieError):  # noqa: N818 - it is a reply, not a failure of the request
     """The bookie refused a request. Each code that a caller can act on has a subclass."""
 

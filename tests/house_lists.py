@@ -218,6 +218,7 @@ SHELLS: tuple[str, ...] = (
     "dlog/backup/backups.py",
     "dlog/backup/calls.py",
     "dlog/backup/destination.py",
+    "dlog/backup/reading.py",
     "dlog/backup/replication.py",
     "dlog/backup/restoring.py",
     "dlog/backup/rounds.py",

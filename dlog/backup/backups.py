@@ -20,7 +20,7 @@ import trio
 
 from dlog.backup.content import logs_in
 from dlog.backup.errors import BackupNotFoundError
-from dlog.backup.format import ManifestName
+from dlog.backup.format import BackupManifest, ManifestName
 from dlog.backup.pruning import Keep, check_keep, kept_by
 from dlog.backup.restoring import Restored, RestoreProgress, restore_manifest
 from dlog.backup.rounds import Backup
@@ -59,11 +59,11 @@ class Backups(ProcessBound):
             BackupNotFoundError: There are none.
             BackupDamagedError: A manifest cannot be read; ``verify`` continues.
         """
-        return [Backup.of(await self._store.read(name)) for name in await self._names()]
+        return [Backup.of(await self._store.read(name)) for name in await _names(self._store)]
 
     async def logs(self, at: datetime.datetime | None = None) -> list[str]:
         """The logs in the newest backup, or in the newest one at a time, sorted. Raises like ``list_all``."""
-        return logs_in(await self._store.read(await self._name_at(at)))
+        return logs_in(await manifest_at(self._store, at))
 
     async def verify(self, *, on_progress: Callable[[int, int], None] = _no_bytes) -> BackupVerification:
         """Read all backups, and check that each can be restored and each log can be read through.
@@ -75,7 +75,7 @@ class Backups(ProcessBound):
             BackupNotFoundError: There are none.
             BackupUnreachableError: The destination cannot be read.
         """
-        await self._names()
+        await _names(self._store)
         return await BackupVerifier(self._store, on_progress).run()
 
     async def restore(
@@ -116,10 +116,9 @@ class Backups(ProcessBound):
         position = at if isinstance(at, DLSN) else None
         if position is not None and (wanted is None or len(set(wanted)) != 1):
             raise ValueError(f"at={at!r}: name the one log that ends at this position")
-        name = await self._name_at(None if isinstance(at, DLSN) else at)
         target = Path(os.fspath(directory))
         async with audited_async("restore backup", f"{self._store.where} to {target}"):
-            manifest = await self._store.read(name)
+            manifest = await manifest_at(self._store, None if isinstance(at, DLSN) else at)
             return await restore_manifest(
                 self._store, manifest, target, logs=wanted, position=position, on_progress=on_progress
             )
@@ -140,26 +139,34 @@ class Backups(ProcessBound):
         """
         check_keep(keep)
         async with audited_async("prune backups", f"{self._store.where}"), self._store.pruning():
-            return await self._store.prune(kept_by(await self._names(), keep, wall_ms()))
+            return await self._store.prune(kept_by(await _names(self._store), keep, wall_ms()))
 
-    async def _names(self) -> list[ManifestName]:
-        names = await self._store.names()
-        if not names:
-            raise BackupNotFoundError(f"{self._store.where}: no backup was completed there")
-        return names
 
-    async def _name_at(self, at: datetime.datetime | None) -> ManifestName:
-        names = await self._names()
-        if at is None:
-            return names[-1]
-        if at.tzinfo is None:
-            raise ValueError(f"at={at!r} has no time zone")
-        at_ms = math.floor(at.timestamp() * 1000)
-        found = [name for name in names if name.cut_ms <= at_ms]
-        if not found:
-            first = datetime.datetime.fromtimestamp(names[0].cut_ms / 1000, at.tzinfo)
-            raise BackupNotFoundError(f"{self._store.where}: the first backup is of {first.isoformat(' ')}")
-        return found[-1]
+async def _names(store: BackupStore) -> list[ManifestName]:
+    names = await store.names()
+    if not names:
+        raise BackupNotFoundError(f"{store.where}: no backup was completed there")
+    return names
+
+
+async def manifest_at(store: BackupStore, at: datetime.datetime | None) -> BackupManifest:
+    """The newest backup, or the newest one at a time or before it.
+
+    Raises:
+        ValueError: ``at`` has no time zone.
+        BackupNotFoundError, BackupDamagedError, BackupUnreachableError
+    """
+    names = await _names(store)
+    if at is None:
+        return await store.read(names[-1])
+    if at.tzinfo is None:
+        raise ValueError(f"at={at!r} has no time zone")
+    at_ms = math.floor(at.timestamp() * 1000)
+    found = [name for name in names if name.cut_ms <= at_ms]
+    if not found:
+        first = datetime.datetime.fromtimestamp(names[0].cut_ms / 1000, at.tzinfo)
+        raise BackupNotFoundError(f"{store.where}: the first backup is of {first.isoformat(' ')}")
+    return await store.read(found[-1])
 
 
 @asynccontextmanager

@@ -140,6 +140,10 @@ class BackupCalls(ProcessBound):
 async def administered(context: NamespaceContext) -> AsyncIterator[NamespaceContext]:
     """The namespace, if this program may back it up."""
     context.check_open()
+    if context.is_backup:
+        from dlog.backup.errors import BackupError
+
+        raise BackupError(f"namespace {context.uri}: it is a backup itself; copy its directory or its prefix")
     with translated(None, "reading the policy"):
         await context.permissions.check_administrator()
     yield context

@@ -18,7 +18,7 @@ class BackupDamagedError(BackupError):
 
     def __init__(self, name: str, evidence: str) -> None:
         super().__init__(f"backup object {name}: {evidence}")
-        self.name = name
+        self.name, self.evidence = name, evidence
 
 
 class BackupNotFoundError(BackupError):

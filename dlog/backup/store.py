@@ -119,6 +119,13 @@ class BackupStore:
             lambda: decode_chunk(ledger_id, chunk, self._destination.get(chunk.name(ledger_id)))
         )
 
+    async def check_there(self) -> None:
+        """Raise BackupUnreachableError if all backups are gone, as of an unmounted disk."""
+        try:
+            await self.owner()
+        except BackupNotFoundError:
+            raise self._gone() from None
+
     async def chunk_names(self) -> set[str]:
         """The objects of all chunks that are there, also of those that no manifest names."""
         return set(await self._call(lambda: self._destination.names(LEDGERS)))

@@ -13,6 +13,7 @@ import attrs
 from dlog.errors import DLogError
 from ledger.errors import (
     CorruptEntryError,
+    EntryGoneError,
     LedgerReadError,
     NoEntryRefusal,
     NoLedgerRefusal,
@@ -61,7 +62,8 @@ def is_gone(error: LedgerReadError | NoSuchLedgerError) -> bool:
         return False  # a matter of the metadata
     reasons = error.reasons.values()
     return bool(reasons) and all(
-        isinstance(reason, (NoEntryRefusal, NoLedgerRefusal, CorruptEntryError)) for reason in reasons
+        isinstance(reason, (NoEntryRefusal, NoLedgerRefusal, CorruptEntryError, EntryGoneError))
+        for reason in reasons
     )
 
 

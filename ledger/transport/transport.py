@@ -352,7 +352,8 @@ class Transport:
         if any(connection.protocol.needs_ticks for connection in self._alive):
             self._start_ticking()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End all connections, and refuse every later request. For ``open_transport``."""
         self._is_closed = True
         self._nursery.cancel_scope.cancel()
 
@@ -376,4 +377,4 @@ async def open_transport(
         try:
             yield transport
         finally:
-            transport._close()
+            transport.close()

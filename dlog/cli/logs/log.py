@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from dlog.cli.logs.retention import retain, retention
 from dlog.cli.logs.segments import position, watch
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.groups import CommandGroup
-from dlog.cli.terminal.options import json_option, read_only_option, uri_option
+from dlog.cli.terminal.options import at_option, json_option, read_only_option, uri_at, uri_option
 from dlog.cli.terminal.output import (
     counted,
     moment_text,
@@ -99,9 +100,10 @@ def create(logs: tuple[str, ...], uri: str, exist_ok: bool, shards: int | None) 
 @command.command("list")
 @click.argument("parent", default="", metavar="[PARENT|PATTERN]")
 @uri_option
+@at_option
 @json_option("the names")
 @read_only_option
-def list_(parent: str, uri: str, as_json: bool, read_only: bool) -> None:
+def list_(parent: str, uri: str, at: datetime.datetime | None, as_json: bool, read_only: bool) -> None:
     """List all logs, those below PARENT (shop lists shop/orders), or those that match a pattern ('orders-*').
 
     In a pattern, * stands for any characters, / too, ? for one, [ab] for one of these. Quote it, so that the
@@ -110,7 +112,7 @@ def list_(parent: str, uri: str, as_json: bool, read_only: bool) -> None:
     is_pattern = any(character in parent for character in "*?[")
 
     async def go() -> list[str]:
-        async with dlog.open_namespace(uri, read_only=read_only) as namespace:
+        async with dlog.open_namespace(uri_at(uri, at), read_only=read_only) as namespace:
             if is_pattern:
                 return await namespace.list_logs(pattern=parent)
             return await namespace.list_logs(parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -14,12 +15,14 @@ import dlog
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import (
+    at_option,
     config_with,
     gather,
     json_option,
     keys_option,
     raw_option,
     read_only_option,
+    uri_at,
     uri_option,
 )
 from dlog.cli.terminal.output import payload_lines, print_note, write_out
@@ -38,11 +41,13 @@ class _Wanted:
     last: Position | None
     count: int | None
     gaps: bool
+    at: datetime.datetime | None
 
 
 @click.command("read")
 @click.argument("log", shell_complete=log_names)
 @uri_option
+@at_option
 @click.option(
     "--from",
     "start",
@@ -89,7 +94,7 @@ def command(
     """
     if wanted.last is dlog.EARLIEST:
         raise click.UsageError("--to earliest is not possible; give another position")
-    opening = dlog.open_namespace(uri, config=config_with(key_file), read_only=read_only)
+    opening = dlog.open_namespace(uri_at(uri, wanted.at), config=config_with(key_file), read_only=read_only)
     lost = run(partial(_read, opening, log, wanted, as_json=as_json, raw=raw))
     return ExitCode.DAMAGED if lost else ExitCode.OK
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 import math
 from collections.abc import Callable
@@ -19,11 +20,13 @@ import dlog
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import (
+    at_option,
     config_with,
     gather,
     json_option,
     keys_option,
     read_only_option,
+    uri_at,
     uri_option,
 )
 from dlog.cli.terminal.output import counted, make_table, print_json, print_lines, print_note, progress_bar
@@ -43,6 +46,7 @@ class _Wanted:
     columns: tuple[str, ...] | None
     fields: dict[str, str] | bool
     typed: bool
+    at: datetime.datetime | None
 
 
 @attrs.frozen
@@ -78,6 +82,7 @@ def _fields(context: click.Context, parameter: click.Parameter, text: str | None
 @click.command("scan")
 @click.argument("log", shell_complete=log_names)
 @uri_option
+@at_option
 @click.option("--parquet", type=_FILE, metavar="FILE", help="Write a file of Parquet.")
 @click.option("--csv", type=_FILE, metavar="FILE", help="Write a file of CSV, with a line of names.")
 @click.option("--sql", metavar="QUERY", help="Print the result of a query of DuckDB on the table log.")
@@ -136,7 +141,7 @@ def command(
         raise click.UsageError(f"{target.file} exists; give --force to replace it")
     if wanted.last is dlog.EARLIEST:
         raise click.UsageError("--to earliest is not possible; give another position")
-    opening = dlog.open_namespace(uri, config=config_with(key_file), read_only=read_only)
+    opening = dlog.open_namespace(uri_at(uri, wanted.at), config=config_with(key_file), read_only=read_only)
     run(partial(_scan, opening, log, wanted, target, as_json=as_json))
     return ExitCode.OK
 

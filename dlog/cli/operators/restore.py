@@ -12,7 +12,7 @@ import click
 
 import dlog
 from dlog.backup import Restored, open_backups
-from dlog.cli.terminal.options import json_option
+from dlog.cli.terminal.options import json_option, parse_moment
 from dlog.cli.terminal.output import counted, moment_text, print_json, print_note, progress_bar
 from dlog.cli.terminal.signals import run
 
@@ -28,19 +28,13 @@ def _moment(
     except ValueError:
         pass  # a time, or neither
     try:
-        today = datetime.date.today()
-        moment = (
-            datetime.datetime.combine(today, datetime.time.fromisoformat(text))
-            if "-" not in text
-            else datetime.datetime.fromisoformat(text)
-        )
+        return parse_moment(text)
     except ValueError:
         raise click.BadParameter(
             f"{text!r} is neither a time, such as 2026-11-01T12:30 or 12:30, nor a position such as 7:42:0",
             context,
             parameter,
         ) from None
-    return moment.astimezone()
 
 
 @click.command("restore")

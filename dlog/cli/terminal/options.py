@@ -7,11 +7,13 @@ Not inside: opening the namespace (``dlog.open_namespace``). Source: XDG Base Di
 
 from __future__ import annotations
 
+import datetime
 import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import attrs
 import click
@@ -153,8 +155,56 @@ def uri_option(command: Command) -> Command:
         default=default_of_option,
         show_default=f"${VARIABLE}, else that of --config, else file://{shown_own_data('default')}",
         metavar="URI",
-        help="The namespace: file:///DIRECTORY or distributedlog://HOST:PORT/NAMESPACE.",
+        help="The namespace: file:///DIRECTORY or distributedlog://HOST:PORT/NAMESPACE. To read a backup:"
+        " backup:/DIRECTORY or s3://BUCKET/PREFIX.",
     )(command)
+
+
+def parse_moment(text: str) -> datetime.datetime:
+    """A time such as 2026-11-01T12:30. A time alone is one of today; without an offset, of this machine.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if "-" in text:
+        return datetime.datetime.fromisoformat(text).astimezone()
+    return datetime.datetime.combine(datetime.date.today(), datetime.time.fromisoformat(text)).astimezone()
+
+
+def at_option(command: Command) -> Command:
+    """Add the option `--at`; the command gets ``at``, for ``uri_at``."""
+
+    def parsed(
+        context: click.Context, parameter: click.Parameter, text: str | None
+    ) -> datetime.datetime | None:
+        try:
+            return None if text is None else parse_moment(text)
+        except ValueError:
+            raise click.BadParameter(
+                f"{text!r} is no time, such as 2026-11-01T12:30 or 12:30", context, parameter
+            ) from None
+
+    return click.option(
+        "--at",
+        callback=parsed,
+        metavar="TIME",
+        help="With the URI of a backup: the newest one at that time or before.",
+    )(command)
+
+
+def uri_at(uri: str, at: datetime.datetime | None) -> str:
+    """The URI of a backup, at a moment.
+
+    Raises:
+        click.UsageError: A moment is given, and the URI is that of no backup.
+    """
+    if at is None:
+        return uri
+    if not uri.lower().startswith(("backup:", "s3:")):
+        raise click.UsageError(
+            f"--at is for a backup, such as backup:/DIRECTORY or s3://BUCKET/PREFIX; {uri} is none"
+        )
+    return f"{uri}{'&' if '?' in uri else '?'}at={quote(at.isoformat())}"
 
 
 def statistics_option(command: Command) -> Command:

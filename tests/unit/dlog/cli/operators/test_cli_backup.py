@@ -95,3 +95,32 @@ def test_the_faces_make_and_restore_backups(tmp_path: Path) -> None:
 
     asyncio.run(of_asyncio())
     assert read(tmp_path / "one") == read(tmp_path / "two") == [b"one"]
+
+
+def test_a_backup_is_read_listed_and_scanned_as_of_a_moment_and_never_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, destination = str(tmp_path / "source"), str(tmp_path / "destination")
+    write(tmp_path / "source", b"one")
+    assert main(["backup", source, destination, "--json"]) == 0
+    moment = json.loads(capfd.readouterr().out)["moment"]
+    write(tmp_path / "source", b"two")
+    assert main(["backup", source, destination, "--json"]) == 0
+    capfd.readouterr()
+    uri = f"backup:{destination}"
+    assert main(["read", "orders", "--uri", uri]) == 0
+    assert capfd.readouterr().out == "one\ntwo\n"
+    assert main(["read", "orders", "--uri", uri, "--at", moment]) == 0
+    assert capfd.readouterr().out == "one\n"
+    assert main(["read", "orders", "--uri", uri, "--at", "2001-01-01T00:00"]) != 0
+    assert "the first backup is of" in capfd.readouterr().err
+    assert main(["read", "orders", "--uri", (tmp_path / "source").as_uri(), "--at", moment]) == 2
+    assert "--at is for a backup" in capfd.readouterr().err
+    assert main(["log", "list", "--uri", uri, "--at", moment]) == 0
+    assert capfd.readouterr().out == "orders\n"
+    table = tmp_path / "orders.csv"
+    assert main(["scan", "orders", "--uri", uri, "--at", moment, "--csv", str(table)]) == 0
+    assert len(table.read_text().splitlines()) == 2  # the names and a record
+    capfd.readouterr()
+    assert main(["log", "create", "new", "--uri", uri]) == 2
+    assert "it is a backup" in capfd.readouterr().err
