@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,3 +127,38 @@ def test_a_backup_is_read_listed_and_scanned_as_of_a_moment_and_never_written(
     capfd.readouterr()
     assert main(["log", "create", "new", "--uri", uri]) == 2
     assert "it is a backup" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_replication_that_a_signal_ends_has_its_exit_code_and_leaves_a_whole_backup(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    source, destination = tmp_path / "source", tmp_path / "destination"
+    write(source, b"one")
+    with subprocess.Popen(
+        [sys.executable, "-m", "dlog", "replicate", str(source), "--to", str(destination), "--json"],
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())  # a round is done
+        assert first["failure"] is None
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 128 + number
+    with dlog.blocking.open_namespace(f"backup:{destination}") as namespace:
+        assert namespace.list_logs() == ["orders"]
+
+
+def test_a_replication_that_cannot_begin_or_gives_up_says_why_and_has_an_exit_code(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, other, destination = tmp_path / "source", tmp_path / "other", tmp_path / "destination"
+    write(source, b"one")
+    write(other, b"two")
+    (tmp_path / "file").write_bytes(b"")
+    below = tmp_path / "file" / "destination"
+    assert main(["replicate", str(source), "--to", str(below), "--give-up-after", "0.01"]) == 6
+    assert str(below) in capfd.readouterr().err
+    assert main(["backup", str(other), str(destination)]) == 0
+    assert main(["replicate", str(source), "--to", str(destination)]) == 1
+    assert "has backups of another namespace" in capfd.readouterr().err
+    assert main(["replicate", str(source), "--to", str(destination), "--keep", "never"]) == 2
