@@ -8,7 +8,7 @@ Entry point: ``serve_admin``. A route is one entry of ``routes.table.ROUTES``.
 from bookie.http.admin import Admin
 from bookie.http.messages import AdminReply, AdminRequest
 from bookie.http.router import OpenRoutes, Route, get
-from bookie.http.server import serve_admin, serve_auto_recovery
+from bookie.http.server import serve_admin, serve_auto_recovery, serve_metrics
 
 __all__ = [
     "Admin",
@@ -19,4 +19,5 @@ __all__ = [
     "get",
     "serve_admin",
     "serve_auto_recovery",
+    "serve_metrics",
 ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -80,6 +81,20 @@ async def serve_auto_recovery(
 
     ``task_status.started`` gets the address as a URL. Raises as ``serve_admin``.
     """
+    await serve_metrics(partial(auto_recovery_metrics_text, stats), host, port, task_status=task_status)
+
+
+async def serve_metrics(
+    text: Callable[[], str],
+    host: str,
+    port: int,
+    *,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve ``text()`` as ``/metrics``, and ``/heartbeat``, to all that reach the port, until cancelled.
+
+    ``task_status.started`` gets the address as a URL. Raises as ``serve_admin``.
+    """
     _check_libraries()
 
     async def answer(request: AdminRequest) -> AdminReply:
@@ -89,7 +104,7 @@ async def serve_auto_recovery(
             return method_refused(request.path, (Method.GET,))
         if request.path == "/heartbeat":
             return text_reply("OK\n")
-        return AdminReply(200, auto_recovery_metrics_text(stats).encode(), METRICS_TYPE)
+        return AdminReply(200, text().encode(), METRICS_TYPE)
 
     config = AdminConfig(host=host, port=port)
     await _serve_guarded(answer, config, AdminSecrets(config), (), None, task_status)

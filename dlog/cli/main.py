@@ -47,6 +47,7 @@ SECTIONS = {
         "placement": ("dlog.cli.operators.placement", "Count the ledgers that are in the wrong racks."),
         "autorecovery": ("dlog.cli.operators.autorecovery", "Restore lost replicas; show and steer it."),
         "top": ("dlog.cli.operators.top", "Show bookies and logs with their rates, refreshed."),
+        "exporter": ("dlog.cli.operators.exporter", "Serve figures of logs and bookies to Prometheus."),
         "explain": ("dlog.cli.operators.explain", "Say why an append waits or a ledger lacks replicas."),
         "check": ("dlog.cli.operators.check", "Look for damage in a directory, and read all its logs."),
         "repair": ("dlog.cli.operators.repair", "Make a damaged directory usable again."),

@@ -20,6 +20,7 @@ class Metric:
     name: str
     kind: str
     series: tuple[tuple[str, float], ...]  # what follows the name, such as labels, and the value
+    help: str = ""  # one line of plain text; empty: none is written
 
 
 @attrs.frozen
@@ -36,6 +37,8 @@ def exposition(metrics: Iterable[Metric]) -> str:
     """The text of all metrics."""
     lines: list[str] = []
     for metric in metrics:
+        if metric.help:
+            lines.append(f"# HELP {metric.name} {metric.help}\n")
         lines.append(f"# TYPE {metric.name} {metric.kind}\n")
         lines += [f"{metric.name}{more} {number(value)}\n" for more, value in metric.series]
     return "".join(lines)

@@ -112,7 +112,7 @@ COMMANDS = [
 ]
 # Their rights are those of the calls of the table that they make; they need Spark, load a namespace, or run
 # until a signal.
-ELSEWHERE = ("pipeline", "bench", "config", "proxy", "log watch")
+ELSEWHERE = ("pipeline", "bench", "config", "proxy", "log watch", "exporter")
 
 
 async def _stored(store: MetadataStore, path: str = "/dlog") -> dict[str, tuple[bytes, int]]:

@@ -1,0 +1,326 @@
+"""The figures of a namespace and its cluster in the text format of Prometheus.
+
+Inside: what is collected, how often, its bounds, the names. Not inside: the text format
+(``ledger.runtime.statistics.exposition``), the HTTP server (``bookie.http``), options (``dlog.cli``).
+Always: a scrape reads what the last collection found, so any number of scrapes costs one collection. What is
+not known is absent, never 0. A part that fails is counted and leaves the others. Nothing is changed.
+
+Source: the Prometheus documentation, Metric and label naming; Writing exporters.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+
+import attrs
+import trio
+
+from dlog.connect import open_namespace
+from dlog.description import LogDescription
+from dlog.errors import DLogError
+from dlog.explain.collecting import bookie_spaces, collect_cluster
+from dlog.namespace_handle import Namespace
+from ledger.client import BookieSpace
+from ledger.errors import LedgerError
+from ledger.metadata_store.errors import MetadataError
+from ledger.replication.marks import UnderReplicatedLedgers
+from ledger.runtime.clock import wall_ms
+from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
+from ledger.runtime.statistics.exposition import Metric, exposition, quoted
+from ledger.runtime.tasks.failure_domain import report_contained
+from ledger.runtime.tasks.task_errors import first_error
+
+logger = get_logger(__name__)
+
+LOGS_MAX = 1000
+CURSORS_MAX = 1000  # of all logs together
+CURSORS_OF_LOG_MAX = 50
+BOOKIES_MAX = 1000
+MARKS_READ_MAX = 1000  # whose age is read; all are counted
+AT_ONCE = 8
+LOG_S = 5.0
+LOGS_S = 45.0  # the logs that are not looked at until then are left out
+PART_S = 60.0
+GROWTHS_MAX = 1024  # of one log that are remembered
+PARTS = ("bookies", "ledgers", "logs", "namespace")
+EXPECTED = (DLogError, LedgerError, MetadataError, OSError, trio.TooSlowError)
+
+Row = tuple[dict[str, str], float]
+
+
+@attrs.define
+class Growth:
+    """When a log was seen to grow; answers how long ago a record was there already.
+
+    The numbers count from the first record that was ever seen, so that a purge changes none of them.
+    """
+
+    _purged: int = 0
+    _records_of: dict[int, int | None] = attrs.Factory(dict)  # of each segment; None: in progress
+    _seen: deque[tuple[float, int]] = attrs.field(factory=lambda: deque(maxlen=GROWTHS_MAX))
+
+    def look(self, described: LogDescription, now_s: float) -> int:
+        """Note the log as it is now; returns the number of its last record."""
+        first = described.segments[0].segment_seqno if described.segments else None
+        gone = [seqno for seqno in self._records_of if first is None or seqno < first]
+        for seqno in gone:
+            count = self._records_of[seqno]
+            if count is None:  # how many records it had when it was purged is not known
+                self._seen.clear()
+            else:
+                self._purged += count
+        self._records_of = {each.segment_seqno: each.record_count for each in described.segments}
+        total = self._purged + described.record_count
+        if not self._seen or self._seen[-1][1] < total:
+            self._seen.append((now_s, total))
+        return total
+
+    def idle_s(self, now_s: float) -> float:
+        """Seconds since the log was last seen to grow, or since the first look."""
+        return now_s - self._seen[-1][0]
+
+    def lag_s(self, consumed: int, now_s: float) -> float:
+        """Seconds that the first record after ``consumed`` has been there at least."""
+        return next((now_s - at_s for at_s, total in self._seen if total > consumed), 0.0)
+
+
+class Exporter:
+    """The figures of one namespace, collected at an interval. On the loop."""
+
+    def __init__(self, uri: str, *, patterns: Sequence[str] = (), interval_s: float = 15.0) -> None:
+        """``patterns``: of the names of logs, as of a shell; without one all logs are meant."""
+        self._uri, self._patterns, self._interval_s = uri, tuple(patterns), interval_s
+        self._found: dict[str, list[Metric]] = {}
+        self._found_s: dict[str, float] = {}
+        self._errors = dict.fromkeys(PARTS, 0)
+        self._left_out: Counter[str] = Counter()
+        self._growths: dict[str, Growth] = {}
+
+    def __repr__(self) -> str:
+        return f"<Exporter of {self._uri}>"
+
+    def text(self) -> str:
+        """What the last collection found, with its age."""
+        now_s = trio.current_time()
+        ages = [({"part": part}, now_s - at_s) for part, at_s in sorted(self._found_s.items())]
+        errors = [({"part": part}, count) for part, count in self._errors.items()]
+        left_out = [({"part": part}, self._left_out[part]) for part in PARTS if part in self._found]
+        own = [
+            _gauge("dlog_exporter_age_seconds", "Seconds since the figures of a part were collected.", ages),
+            _metric(
+                "dlog_exporter_errors_total",
+                "counter",
+                "Failures to collect a part, or one log of it.",
+                errors,
+            ),
+            _gauge("dlog_exporter_left_out", "Things without figures, because there are too many.", left_out),
+        ]
+        found = [metric for part in PARTS for metric in self._found.get(part, ())]
+        return exposition(metric for metric in (*own, *found) if metric.series)
+
+    async def run(self) -> None:
+        """Collect until cancelled. No failure ends it: the namespace is opened again."""
+        while True:
+            try:
+                async with open_namespace(self._uri, read_only=True) as namespace:
+                    while not namespace.context.is_over:
+                        await self.collect(namespace)
+                        await trio.sleep(self._interval_s)
+            except* Exception as group:
+                self._failed("namespace", group)
+            self._forget(PARTS)
+            await trio.sleep(self._interval_s)
+
+    async def collect(self, namespace: Namespace) -> None:
+        """Collect all parts once. If cancelled, some parts are those of the collection before."""
+        parts: dict[str, Callable[[Namespace], Awaitable[list[Metric]]]] = {
+            "bookies": self._bookies,
+            "ledgers": self._ledgers,
+            "logs": self._logs,
+        }
+        for part, ask in parts.items():
+            try:
+                with trio.fail_after(PART_S):
+                    self._found[part] = await ask(namespace)
+                self._found_s[part] = trio.current_time()
+            except* Exception as group:
+                self._failed(part, group)
+                self._forget([part])
+
+    def _failed(self, part: str, group: BaseExceptionGroup[Exception]) -> None:
+        self._errors[part] += 1
+        reason = first_error(group)
+        if isinstance(reason, EXPECTED):
+            said = str(reason) or f"not collected within {PART_S:g} s"
+            logger.warning(
+                "the exporter: %s: %s: %s",
+                self._uri,
+                part,
+                said,
+                extra=event("exporter.failed", part=part, error=said),
+            )
+        else:
+            report_contained("exporter", group)
+
+    def _forget(self, parts: Iterable[str]) -> None:
+        """What is old is not shown as if it were known; its age is."""
+        for part in parts:
+            self._found.pop(part, None)
+
+    async def _bookies(self, namespace: Namespace) -> list[Metric]:
+        client = namespace.context.client
+        cluster = await collect_cluster(client, is_directory=_is_directory(namespace))
+        every = sorted(cluster.registered | cluster.with_cookie)
+        shown = every[:BOOKIES_MAX]
+        self._left_out["bookies"] = len(every) - len(shown)
+        spaces = await bookie_spaces(client, [each for each in shown if each in cluster.registered])
+        known = {name: space for name, space in spaces.items() if isinstance(space, BookieSpace)}
+        states = {
+            "away": len(set(every) - cluster.registered),
+            "read_only": len(cluster.readonly),
+            "writable": len(cluster.registered - cluster.readonly),
+        }
+        up = [({"bookie": name}, float(name in cluster.registered)) for name in shown]
+        read_only = [({"bookie": n}, float(n in cluster.readonly)) for n in shown if n in cluster.registered]
+        answers = [({"bookie": name}, float(name in known)) for name in spaces]
+        free = [({"bookie": name}, space.free_bytes) for name, space in known.items()]
+        total = [({"bookie": name}, space.total_bytes) for name, space in known.items()]
+        metrics = [
+            _gauge("dlog_bookies", "Bookies of the cluster by state.", _by("state", states)),
+            _gauge("dlog_bookie_up", "1: the bookie is registered; 0: it is away.", up),
+            _gauge("dlog_bookie_read_only", "1: the bookie takes no new entries.", read_only),
+            _gauge("dlog_bookie_answers", "1: the registered bookie answered a request.", answers),
+            _gauge("dlog_bookie_disk_free_bytes", "Free bytes on the bookie's ledger disks.", free),
+            _gauge("dlog_bookie_disk_size_bytes", "Size in bytes of the bookie's ledger disks.", total),
+        ]
+        if cluster.has_recovery:
+            enabled, auditor = float(cluster.is_recovery_enabled), float(cluster.auditor is not None)
+            metrics += [
+                _gauge("dlog_autorecovery_enabled", "1: auto-recovery is switched on.", [({}, enabled)]),
+                _gauge("dlog_autorecovery_auditor", "1: a process is the auditor.", [({}, auditor)]),
+            ]
+        return metrics
+
+    async def _ledgers(self, namespace: Namespace) -> list[Metric]:
+        if _is_directory(namespace):
+            return []
+        client = namespace.context.client
+        marks = UnderReplicatedLedgers(client.context.catalog.store.current_session(), client.root)
+        count = 0
+        oldest_ms: int | None = None
+        async with aclosing(marks.marked_ids()) as ledger_ids:
+            async for ledger_id in ledger_ids:
+                count += 1
+                if count > MARKS_READ_MAX:
+                    continue
+                mark = await marks.get(ledger_id)
+                if mark is not None and mark.ctime_ms:
+                    oldest_ms = min(mark.ctime_ms, oldest_ms or mark.ctime_ms)
+        self._left_out["ledgers"] = max(0, count - MARKS_READ_MAX)
+        age: list[Row] = [] if oldest_ms is None else [({}, max(0, wall_ms() - oldest_ms) / 1000)]
+        name, help_text = (
+            "dlog_ledgers_under_replicated",
+            "Ledgers that are marked because they miss replicas.",
+        )
+        oldest = "Seconds since the oldest mark of an under-replicated ledger."
+        return [
+            _gauge(name, help_text, [({}, count)]),
+            _gauge(f"{name}_oldest_age_seconds", oldest, age),
+        ]
+
+    async def _logs(self, namespace: Namespace) -> list[Metric]:
+        names = [each for each in await namespace.list_logs() if self._is_wanted(each)]
+        shown = names[:LOGS_MAX]
+        self._left_out["logs"] = len(names) - len(shown)
+        self._growths = {name: self._growths.get(name) or Growth() for name in shown}
+        rows: dict[str, list[Row]] = {name: [] for name in _LOG_NAMES}
+        limit = trio.CapacityLimiter(AT_ONCE)
+        looked = 0
+
+        async def look(name: str) -> None:
+            nonlocal looked
+            async with limit:
+                try:
+                    with trio.fail_after(LOG_S):
+                        found = await self._log(namespace, name)
+                except EXPECTED:
+                    self._errors["logs"] += 1
+                    return
+                finally:
+                    looked += 1
+            for family, row in found:
+                rows[family].append(row)
+
+        with trio.move_on_after(LOGS_S):
+            async with trio.open_nursery() as nursery:
+                for name in shown:
+                    nursery.start_soon(look, name)
+        self._left_out["logs"] += len(shown) - looked
+        left_out = 0
+        for found in rows.values():
+            found.sort(key=lambda row: tuple(row[0].values()))
+        for family in ("dlog_cursor_lag_records", "dlog_cursor_lag_seconds"):
+            left_out = len(rows[family][CURSORS_MAX:])
+            del rows[family][CURSORS_MAX:]
+        self._left_out["logs"] += left_out
+        return [_gauge(family, _LOG_NAMES[family], found) for family, found in rows.items()]
+
+    async def _log(self, namespace: Namespace, name: str) -> list[tuple[str, Row]]:
+        cursors = namespace.cursors(name)
+        every = await cursors.list()
+        listed = every[:CURSORS_OF_LOG_MAX]
+        self._left_out["logs"] += len(every) - len(listed)
+        lags = [(each.name, await cursors.lag(each)) for each in listed]
+        described = await namespace.describe_log(name)
+        now_s, growth = trio.current_time(), self._growths[name]
+        last, labels = growth.look(described, now_s), {"log": name}
+        found: list[tuple[str, Row]] = [
+            ("dlog_log_records", (labels, described.record_count)),
+            ("dlog_log_segments", (labels, len(described.segments))),
+            ("dlog_log_idle_seconds", (labels, growth.idle_s(now_s))),
+            ("dlog_log_has_writer", (labels, float(described.writer is not None))),
+        ]
+        for cursor, lag in lags:
+            of_cursor = labels | {"cursor": cursor}
+            lag_s = growth.lag_s(last - lag, now_s) if lag else 0.0
+            found.append(("dlog_cursor_lag_records", (of_cursor, lag)))
+            found.append(("dlog_cursor_lag_seconds", (of_cursor, lag_s)))
+        return found
+
+    def _is_wanted(self, name: str) -> bool:
+        return not self._patterns or any(fnmatch.fnmatchcase(name, each) for each in self._patterns)
+
+
+_LOG_NAMES = {
+    "dlog_log_records": "Records of the log that are not purged.",
+    "dlog_log_segments": "Segments of the log.",
+    "dlog_log_idle_seconds": "Seconds since the exporter last saw the log grow, or first saw it.",
+    "dlog_log_has_writer": "1: a writer holds the log's lock.",
+    "dlog_cursor_lag_records": "Records that the cursor's readers have not consumed.",
+    "dlog_cursor_lag_seconds": "Seconds that the oldest such record has been there while the exporter ran.",
+}
+
+
+def _gauge(name: str, help_text: str, rows: Iterable[Row]) -> Metric:
+    return _metric(name, "gauge", help_text, rows)
+
+
+def _metric(name: str, kind: str, help_text: str, rows: Iterable[Row]) -> Metric:
+    return Metric(name, kind, tuple((_labelled(labels), value) for labels, value in rows), help_text)
+
+
+def _labelled(labels: dict[str, str]) -> str:
+    text = ",".join(f'{name}="{quoted(value)}"' for name, value in labels.items())
+    return f"{{{text}}}" if text else ""
+
+
+def _by(label: str, values: dict[str, int]) -> list[Row]:
+    return [({label: name}, value) for name, value in values.items()]
+
+
+def _is_directory(namespace: Namespace) -> bool:
+    return namespace.uri.lower().startswith("file:")
