@@ -70,6 +70,6 @@ def command(uri: str, listen: str, patterns: tuple[str, ...], interval_s: float)
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    if not host or not (port.isascii() and port.isdigit() and len(port) <= 5) or int(port) > 65535:
         raise click.UsageError(f"--listen: expected HOST:PORT, such as 127.0.0.1:9188, not {text!r}")
     return host, int(port)
