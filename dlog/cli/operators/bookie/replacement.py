@@ -46,15 +46,17 @@ NOTE_S = 10.0  # between two lines of progress where stderr is no terminal
     metavar="PERCENT",
     help="The share of the copied entries to read back, besides the first and the last of each fragment.",
 )
+@click.option("--start", "starts", is_flag=True, help="Run the bookie afterwards, until a signal stops it.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option("the result")
-def replace_disk(config_path: Path, percentage: int, yes: bool, as_json: bool) -> int:
+def replace_disk(config_path: Path, percentage: int, starts: bool, yes: bool, as_json: bool) -> int:
     """Give a stopped bookie whose disk was lost its entries back, on an empty disk in its place.
 
     Mount the new disk first: its directories are empty or missing. The command looks whether the other
     bookies have every entry that this one shall hold; if not, it names the ledgers and changes nothing (exit
     code 1). Then it runs the bookie, which copies its entries and denies none meanwhile, reads all of them
-    back, and stops the bookie. Start the bookie as usual afterwards.
+    back, and stops the bookie. Start the bookie as usual afterwards; with --start the command does it, and
+    has the exit codes of `dlog bookie` from then on.
 
     A ledger that is being written to the lost bookie is closed, so its writer continues in another one. If
     the command is interrupted, run it again. Exit code 5: the bookie is registered, so it runs, or its
@@ -104,11 +106,21 @@ def replace_disk(config_path: Path, percentage: int, yes: bool, as_json: bool) -
         )
     elif problems:
         print_table(["ledger", "reason"], [[str(one), reason] for one, reason in problems])
-    print_note(_summary(done))
-    return ExitCode.OK if done.is_done else ExitCode.FAILED
+    print_note(_summary(done, starts=starts))
+    if not done.is_done:
+        return ExitCode.FAILED
+    return _serve(config_path) if starts else ExitCode.OK
 
 
-def _summary(done: Replaced) -> str:
+def _serve(config_path: Path) -> int:
+    """Run the bookie by a start as any other, so that nothing of the replacement is in force."""
+    from bookie.__main__ import run_program
+
+    sys.stdout.flush()  # a reader of the result does not wait until the bookie stops
+    return run_program(config_path, open_routes=open_page_routes)
+
+
+def _summary(done: Replaced, *, starts: bool) -> str:
     named = counted(done.ledgers, "ledger")
     if done.refused:
         return (
@@ -123,7 +135,8 @@ def _summary(done: Replaced) -> str:
             f"dlog: {done.bookie_id} does not return all entries of {len(done.not_read_back)} of its {named}."
             " It is stopped. Run it again; if that does not help, check its disk"
         )
-    return f"{done.bookie_id} has all entries of its {named} again, and is stopped. Start it as usual"
+    then = "starts now" if starts else "is stopped. Start it as usual"
+    return f"{done.bookie_id} has all entries of its {named} again, and {then}"
 
 
 class _Progress:
