@@ -92,6 +92,13 @@ def replace_disk(config_path: Path, percentage: int, starts: bool, yes: bool, as
         done = run(go)
     finally:
         shown.clear()
+    _report(done, starts=starts, as_json=as_json)
+    if not done.is_done:
+        return ExitCode.FAILED
+    return _serve(config_path) if starts else ExitCode.OK
+
+
+def _report(done: Replaced, *, starts: bool, as_json: bool) -> None:
     problems = [(one.ledger_id, str(one.reason)) for one in done.refused]
     problems += [(one.ledger_id, one.reason) for one in done.not_read_back]
     if as_json:
@@ -107,9 +114,6 @@ def replace_disk(config_path: Path, percentage: int, starts: bool, yes: bool, as
     elif problems:
         print_table(["ledger", "reason"], [[str(one), reason] for one, reason in problems])
     print_note(_summary(done, starts=starts))
-    if not done.is_done:
-        return ExitCode.FAILED
-    return _serve(config_path) if starts else ExitCode.OK
 
 
 def _serve(config_path: Path) -> int:
