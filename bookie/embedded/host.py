@@ -40,10 +40,11 @@ from ledger.errors import DirectoryUnusableError
 from ledger.metadata_store.sqlite_store.reserve import SpaceReserve
 from ledger.metadata_store.store import MetadataStore
 from ledger.runtime.events import event
-from ledger.runtime.held_directories import DirectoryLostError
+from ledger.runtime.held_directories import CHECK_S, DirectoryLostError
 from ledger.runtime.log_lines import get_logger
 
 CLOSE_S = 5.0  # the time for the last requests of other processes when the host closes
+REMOVAL_S = 2.0  # a removal that has taken a file gets this time to take the directory
 
 logger = get_logger(__name__)
 
@@ -138,7 +139,7 @@ async def open_hosted_bookie(
             async with _serving(directory, bookie, garbage, run_space) as streams:
                 yield HostedBookie(bookie, streams, garbage, space)
     except (BookieServerError, OSError) as exc:
-        _raise_unusable(directory, exc)
+        await _raise_unusable(directory, exc)
     finally:
         if space is not None:
             space.take_back()
@@ -180,8 +181,26 @@ async def _serving(
         listener.socket.close()
 
 
-def _raise_unusable(directory: Directory, error: BookieServerError | OSError) -> NoReturn:
+async def _wait_for_removal(directory: Directory, error: BookieServerError | OSError) -> None:
+    """If a file vanished, wait a moment for the end of a removal: that takes the files first, one by one.
+
+    Raises:
+        DirectoryMovedError: The directory is gone.
+        DirectoryUnusableError: Its path cannot be followed.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, FileNotFoundError):
+        cause = cause_of(cause)
+    if cause is not None:
+        with trio.move_on_after(REMOVAL_S, shield=True):
+            while True:
+                directory.check()
+                await trio.sleep(CHECK_S)
+
+
+async def _raise_unusable(directory: Directory, error: BookieServerError | OSError) -> NoReturn:
     """Raise what an error of the bookie means for the program that opened the directory."""
+    await _wait_for_removal(directory, error)
     if (lost := _loss(error)) is not None:
         raise directory.moved(lost) from error
     if (full := no_space(error)) is not None:

@@ -383,6 +383,7 @@ BELOW = {"store", "client", "permissions", "access", "path", "locked", "take_loc
 REACH_BELOW = {
     "dlog/explain/collecting.py": "reads the segments of the log first",
     "dlog/groups/member.py": "checks the right to commit before each node that it makes",
+    "dlog/page/exporter.py": "bookies and marks are of no log; it reads logs by the namespace's calls",
     "dlog/page/snapshots.py": "shows logs that were listed or described",
     "dlog/proxies/proxy.py": "its own node is of no log; it opens logs by the calls of the namespace",
 }
