@@ -2,8 +2,8 @@
 
 Inside: what is collected, how often, its bounds, the names. Not inside: the text format
 (``ledger.runtime.statistics.exposition``), the HTTP server (``bookie.http``), options (``dlog.cli``).
-Always: a scrape reads what the last collection found, so any number of scrapes costs one collection. What is
-not known is absent, never 0. A part that fails is counted and leaves the others. Nothing is changed.
+Always: a scrape reads the figures of the last collection, so any number of scrapes costs one collection. An
+unknown figure is absent, never 0. A part that fails is counted and leaves the others. Nothing is changed.
 
 Source: the Prometheus documentation, Metric and label naming; Writing exporters.
 """
@@ -167,7 +167,7 @@ class Exporter:
             report_contained("exporter", group)
 
     def _forget(self, parts: Iterable[str]) -> None:
-        """What is old is not shown as if it were known; its age is."""
+        """Drop the old figures of these parts. Their age is still shown."""
         for part in parts:
             self._found.pop(part, None)
 
