@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.embedded.host import REMOVAL_S, _wait_for_removal
+from bookie.embedded.host import REMOVAL_S, _raise_unusable
 from bookie.errors import StorageFailedError
 from ledger.deploy.directory import Directory
-from ledger.errors import DirectoryMovedError
+from ledger.errors import DirectoryMovedError, DirectoryUnusableError
 
 
 @pytest.fixture
@@ -42,18 +42,21 @@ async def test_a_vanished_file_is_followed_by_the_end_of_the_removal(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(remove)
         with pytest.raises(DirectoryMovedError):
-            await _wait_for_removal(directory, failed(FileNotFoundError(2, "gone", "lastMark")))
+            await _raise_unusable(directory, failed(FileNotFoundError(2, "gone", "lastMark")))
 
 
 async def test_a_vanished_file_in_a_directory_that_stays_is_waited_for_within_a_limit(
     directory: Directory, autojump_clock: trio.testing.MockClock
 ) -> None:
-    await _wait_for_removal(directory, failed(FileNotFoundError(2, "gone", "lastMark")))
+    with pytest.raises(DirectoryUnusableError, match="its bookie cannot run") as raised:
+        await _raise_unusable(directory, failed(FileNotFoundError(2, "gone", "lastMark")))
+    assert type(raised.value) is DirectoryUnusableError
     assert trio.current_time() == pytest.approx(REMOVAL_S, abs=0.1)
 
 
 async def test_other_failures_are_told_at_once(
     directory: Directory, autojump_clock: trio.testing.MockClock
 ) -> None:
-    await _wait_for_removal(directory, failed(OSError(5, "input/output error")))
+    with pytest.raises(DirectoryUnusableError, match="its bookie cannot run"):
+        await _raise_unusable(directory, failed(OSError(5, "input/output error")))
     assert trio.current_time() == 0
