@@ -42,6 +42,7 @@ from ledger.recovery.opening import recover_ledger
 from ledger.runtime.statistics import Recorder, Statistics, names
 from ledger.runtime.statistics.tracing import open_tracing
 from ledger.runtime.tasks.background import open_background
+from ledger.runtime.tasks.timers import Timers
 from ledger.transport.transport import Dial, Transport, open_transport
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
 from ledger.write.adv_handle import AdvWriteHandle
@@ -102,6 +103,11 @@ class LedgerClient(ProcessBound):
     def recorder(self) -> Recorder:
         """Where this client counts; for the logs above it, not for applications."""
         return self._context.recorder
+
+    @property
+    def timers(self) -> Timers:
+        """They call while this client is open; for the logs above it, not for applications."""
+        return self._context.transport.timers
 
     def statistics(self) -> Statistics:
         """What this client has counted since it was opened, and what it has measured.

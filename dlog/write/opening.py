@@ -153,6 +153,7 @@ class _Takeovers:
             lock,
             self.config,
             last_txid=lifecycle.last_txid,
+            timers=lifecycle.timers,
             chain=chain,
             failed_before=failed_before,
             follow=place.follow if place.can_move else None,

@@ -52,6 +52,7 @@ from ledger.handle import ReadHandle, WriteHandle
 from ledger.metadata_store.errors import ConnectionLostError, MetadataError, NodeExistsError, NoNodeError
 from ledger.metadata_store.store import Create
 from ledger.runtime.statistics.tracing import Span
+from ledger.runtime.tasks.timers import Timers
 from namespace.dlsn import DLSN
 from namespace.heal_node import read_heals
 from namespace.log_identity import ensure_log_id
@@ -113,6 +114,11 @@ class SegmentLifecycle:
     def compression(self) -> Compression:
         """The compression of new entries."""
         return self._config.compression
+
+    @property
+    def timers(self) -> Timers:
+        """Those of the client of the ledgers."""
+        return self._client.timers
 
     @property
     def connect_timeout_s(self) -> float:

@@ -71,6 +71,7 @@ from ledger.runtime.events import event
 from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import first_line, report_contained
 from ledger.runtime.tasks.task_errors import first_error
+from ledger.runtime.tasks.timers import Timers
 from namespace.dlsn import DLSN
 from namespace.segments.segment import LogSegment
 
@@ -97,12 +98,14 @@ class WriterShell:
         config: WriterConfig,
         *,
         last_txid: int,
+        timers: Timers,
         chain: ChainValue | None = None,
         failed_before: Iterable[Batch] = (),
         bookies_timeout_s: float | None = None,
         follow: FollowLog | None = None,
     ) -> None:
         """Args:
+        timers: Of the client; they call while it is open.
         bookies_timeout_s: How long the first segment waits for enough bookies, if that is shorter than the
             retry timeout; None: as long as that.
         failed_before: Batches of the writer before it was reopened; ``aclose`` raises their errors, too.
@@ -130,7 +133,7 @@ class WriterShell:
         self._ended, self._scope = trio.Event(), trio.CancelScope()
         self._changed = trio.Event()  # pulsed after a recovery, after a move, and when the writer stops
         self._lock_replaced, self._is_released = trio.Event(), False
-        self.timers = WriterTimers(self.machine, config)
+        self.timers = WriterTimers(self.machine, config, timers, self._faulty)
         self.capacity = Capacity(self.machine, config.bytes_in_flight_max)
         # Its calls for each append go there without a step between.
         self.want_visible, self.hold = self.timers.want_visible, self.timers.hold
@@ -195,12 +198,12 @@ class WriterShell:
             if self._scope.cancelled_caught:
                 self._give_up("it was closed before everything could be written")
         except Exception as exc:
-            report_contained("writer of a log", exc)
-            self._give_up_by(exc)
+            self._faulty(exc)
         except BaseException as exc:
             self._give_up(f"unexpected {type(exc).__name__}", exc)
             raise
         finally:
+            self.timers.stop()
             self.finished.set()
             self._pulse()
 
@@ -434,7 +437,8 @@ class WriterShell:
     ) -> None:
         """Run the tasks beside ``run`` until ``end`` is called; for a task."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._guarded, self.timers.run)
+            if self.timers.needs_task:
+                nursery.start_soon(self._guarded, self.timers.run)
             nursery.start_soon(self._guarded, self.watch_lock)
             nursery.start_soon(self._guarded, self._full_ensemble.run)
             if self._follow is not None:
@@ -450,8 +454,11 @@ class WriterShell:
         try:
             await task()
         except Exception as exc:
-            report_contained("writer of a log", exc)
-            self._give_up_by(exc)
+            self._faulty(exc)
+
+    def _faulty(self, error: Exception) -> None:
+        report_contained("writer of a log", error)
+        self._give_up_by(error)
 
     async def watch_lock(self) -> None:
         """Stop the writer when its present lock is lost; not if the writer releases it; for a task."""

@@ -87,17 +87,18 @@ class _Direction:
     def take(self, bytes_max: int | None) -> bytes:
         chunks = self.chunks
         chunk = chunks.popleft()
-        if bytes_max is None:
-            if chunks and len(chunk) + len(chunks[0]) <= JOIN_BYTES_MAX:
-                joined, joined_bytes = [chunk], len(chunk)
-                while chunks and joined_bytes + len(chunks[0]) <= JOIN_BYTES_MAX:
-                    joined.append(chunks.popleft())
-                    joined_bytes += len(joined[-1])
-                chunk = b"".join(joined)
-        elif len(chunk) > bytes_max:
+        if bytes_max is not None and len(chunk) > bytes_max:
             view = memoryview(chunk)
             chunks.appendleft(view[bytes_max:])
             chunk = view[:bytes_max]
+        elif chunks:
+            join_max = JOIN_BYTES_MAX if bytes_max is None else min(bytes_max, JOIN_BYTES_MAX)
+            joined, joined_bytes = [chunk], len(chunk)
+            while chunks and joined_bytes + len(chunks[0]) <= join_max:
+                joined.append(chunks.popleft())
+                joined_bytes += len(joined[-1])
+            if len(joined) > 1:
+                chunk = b"".join(joined)
         self.size_bytes -= len(chunk)
         if self.sender.task is not None:
             self.sender.unpark()

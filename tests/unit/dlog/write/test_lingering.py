@@ -18,6 +18,7 @@ from dlog.errors import WriterClosedError
 from dlog.format.compression import Compression
 from dlog.write.pending import Pending
 from dlog.write.writer_shell import WriterShell
+from ledger.runtime.tasks.timers import Timers
 from namespace.segments.segment import LogSegment
 
 LINGER_MS = 10.0
@@ -63,7 +64,7 @@ class Sending:
 
     def __init__(self, **config: Any) -> None:
         unused: Any = None
-        self.shell = WriterShell("log", unused, unused, WriterConfig(**config), last_txid=-1)
+        self.shell = WriterShell("log", unused, unused, WriterConfig(**config), last_txid=-1, timers=Timers())
         self.machine = self.shell.machine
         self.ledger = Ledger()
         handle: Any = self.ledger

@@ -27,6 +27,7 @@ from dlog.write.writer_shell import WriterShell
 from dlog.write.writer_state import Phase
 from ledger.errors import DirectoryFullError, LedgerWriteError
 from ledger.runtime.tasks.failure_domain import contained_failures
+from ledger.runtime.tasks.timers import Timers
 from namespace.segments.segment import LogSegment
 from tests.unit.dlog.write.test_writer_shell import running, submitted
 
@@ -107,6 +108,29 @@ async def test_a_recovery_goes_no_further_once_the_writer_has_stopped() -> None:
         assert batch.outcome is RecordOutcome.NOT_WRITTEN
         assert isinstance(shell.machine.stopped, LogLockLostError)
         assert steps == [], "a writer without the lock changes no segment"
+
+
+async def test_a_fault_when_the_delay_of_visibility_is_over_ends_the_writer_and_no_other(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    before, timers = unforeseen(), Timers()
+    async with running() as (shell, segments, nursery):
+        segments.may_recover.set()
+        nursery.start_soon(timers.run)
+        shell.timers._timers = timers
+
+        def broken(_seen: int | None) -> bool:
+            raise ValueError("in the step that makes records visible")
+
+        shell.machine.send_if_last = broken  # type: ignore[method-assign]
+        batch = submitted(shell, b"durable")
+        await trio.testing.wait_all_tasks_blocked()
+        segments.ledgers[0].confirm(0)
+        await shell.finished.wait()
+        assert batch.outcome is RecordOutcome.DURABLE
+        assert isinstance(shell.machine.stopped, LogWriteError)
+        assert "in the step that makes records visible" in str(shell.machine.stopped)
+    assert unforeseen() == before + 1
 
 
 async def test_a_recovery_does_not_settle_what_an_error_has_given_up() -> None:

@@ -24,6 +24,7 @@ from dlog.errors import (
     WriterClosedError,
 )
 from dlog.write.writer_shell import WriterShell
+from ledger.runtime.tasks.timers import Timers
 from namespace.dlsn import DLSN
 from tests.unit.dlog.write.test_shell_guards import FAILED, lose_lock, rolled, unforeseen
 from tests.unit.dlog.write.test_writer_shell import Lock, ScriptedSegments, submitted
@@ -55,7 +56,9 @@ async def following(**config: Any) -> AsyncIterator[tuple[WriterShell, Any, Else
     segments: Any = ScriptedSegments()
     lock: Any = Lock()
     elsewhere = Elsewhere()
-    shell = WriterShell("log", segments, lock, WriterConfig(**config), last_txid=-1, follow=elsewhere.follow)
+    shell = WriterShell(
+        "log", segments, lock, WriterConfig(**config), last_txid=-1, timers=Timers(), follow=elsewhere.follow
+    )
     before = unforeseen()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(shell.run)

@@ -16,6 +16,7 @@ from dlog.write.writer_shell import WriterShell
 from ledger.causes import cause_of
 from ledger.codes import Code
 from ledger.errors import LedgerWriteError, NotEnoughBookiesError
+from ledger.runtime.tasks.timers import Timers
 from ledger.wire.messages import AddRequest
 from tests.fakes.dict_bookies import open_cluster
 from tests.fakes.dict_namespace import CONFIG, open_on
@@ -85,7 +86,7 @@ async def test_a_writer_that_has_written_waits_for_its_bookies_as_long_as_for_al
     segments.may_recover.set()
     lock: Any = Lock()
     config = WriterConfig(retry_timeout_s=60)
-    shell = WriterShell("log", segments, lock, config, last_txid=-1, bookies_timeout_s=10)
+    shell = WriterShell("log", segments, lock, config, last_txid=-1, timers=Timers(), bookies_timeout_s=10)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(shell.run)
         batch = submitted(shell, b"one")

@@ -28,6 +28,7 @@ from dlog.write.writer_shell import WriterShell
 from ledger.errors import LedgerError, LedgerFencedError, LedgerWriteError
 from ledger.metadata_store.memory import MemoryStore, MemoryTree
 from ledger.runtime.statistics import Recorder
+from ledger.runtime.tasks.timers import Timers
 from namespace.segments.segment import LogSegment
 
 
@@ -110,7 +111,7 @@ async def test_records_in_flight_settle_at_once_when_the_session_is_over(
 ) -> None:
     segments: Any = UnreachableSegments()
     lock: Any = Lock()
-    shell = WriterShell("log", segments, lock, WriterConfig(), last_txid=-1)
+    shell = WriterShell("log", segments, lock, WriterConfig(), last_txid=-1, timers=Timers())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(shell.run)
         nursery.start_soon(shell.watch_lock)
@@ -244,7 +245,7 @@ async def running(**config: Any) -> AsyncIterator[tuple[WriterShell, Any, trio.N
     """A shell with this configuration, over segments that the test drives."""
     segments: Any = ScriptedSegments()
     lock: Any = Lock()
-    shell = WriterShell("log", segments, lock, WriterConfig(**config), last_txid=-1)
+    shell = WriterShell("log", segments, lock, WriterConfig(**config), last_txid=-1, timers=Timers())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(shell.run)
         yield shell, segments, nursery

@@ -48,6 +48,14 @@ async def test_small_chunks_arrive_joined_and_in_order() -> None:
     assert await right.receive_some() == b"abc"
 
 
+async def test_small_chunks_are_joined_up_to_the_bytes_that_are_requested() -> None:
+    left, right = stream_pair()
+    for chunk in (b"ab", b"cd", b"ef", b"g"):
+        await left.send_all(chunk)
+    assert [await right.receive_some(5), await right.receive_some(1)] == [b"abcd", b"e"]
+    assert await right.receive_some(100) == b"fg"
+
+
 async def test_bytes_beyond_the_requested_ones_are_received_later() -> None:
     left, right = stream_pair()
     await left.send_all(b"abcdef")
