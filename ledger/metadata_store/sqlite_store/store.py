@@ -52,6 +52,7 @@ from ledger.runtime.log_lines import get_logger
 from ledger.runtime.loop_calls import LoopCalls
 
 POLL_S = 0.05  # between two looks for writes of other processes
+SEEN_MIN = 100  # watches that are kept before the first look for those that nobody holds
 LOOP_BYTES_MAX = 32 << 10  # of data that one call of the loop writes
 LOOP_OPERATIONS_MAX = 32  # of one transaction in the loop
 
@@ -80,6 +81,7 @@ class SqliteStore(MetadataStore):
         self._tree_guard = threading.Lock()
         self._seen_guard = threading.Lock()
         self._seen: dict[Watched, int] = {}  # change numbers at the reads that added the watches
+        self._seen_max = SEEN_MIN
         self._look = False  # a watch was added since the last poll
         self._armed = threading.Event()
         self._nudged = threading.Event()
@@ -295,9 +297,12 @@ class SqliteStore(MetadataStore):
         with self._seen_guard:
             self._seen[watched] = change
             self._look = True
-            if len(self._seen) > 100:
+            if len(self._seen) > self._seen_max:
                 alive = set(self._session.watched())
                 self._seen = {key: number for key, number in self._seen.items() if key in alive}
+                self._seen_max = max(
+                    SEEN_MIN, 2 * len(self._seen)
+                )  # so that a watch costs little, if all live
         self._armed.set()
 
     def _fire(self, touched: Sequence[Watched]) -> None:

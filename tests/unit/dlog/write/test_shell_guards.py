@@ -122,7 +122,7 @@ async def test_a_fault_when_the_delay_of_visibility_is_over_ends_the_writer_and_
         def broken(_seen: int | None) -> bool:
             raise ValueError("in the step that makes records visible")
 
-        shell.machine.send_if_last = broken  # type: ignore[method-assign]
+        shell.machine.send_if_last = broken  # type: ignore[assignment]
         batch = submitted(shell, b"durable")
         await trio.testing.wait_all_tasks_blocked()
         segments.ledgers[0].confirm(0)
