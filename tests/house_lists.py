@@ -402,6 +402,7 @@ KEY_LOADERS = ("ledger/runtime/key_work.py", "ledger/auth/java_stores.py")
 # Where an error of any class is neither raised again nor reported as contained, and what becomes of it.
 CALLER, LATER = "the caller gets it", "it is raised later, outside of a nursery or in another thread"
 ENDS = "the process ends here"
+FAULTY = "``WriterShell._faulty`` reports it"
 HANDED_ON = {
     "ledger/metadata_store/store.py get_many.read": LATER,
     "dlog/typed.py _change": "it cannot be compared, so it is taken as equal",
@@ -422,6 +423,9 @@ HANDED_ON = {
     "ledger/write/handle.py _on_add_replies": "``_fail`` reports it",
     "ledger/write/handle.py _on_bookie_lost": "``_fail`` reports it",
     "ledger/write/handle.py _guarded": "``_fail`` reports it",
+    "dlog/write/writer_shell.py _guarded": FAULTY,
+    "dlog/write/writer_shell.py run": FAULTY,
+    "dlog/write/writer_timers.py _look": FAULTY,
     "bookie/__main__.py run_program": ENDS,
     "bookie/disk/reader_pool.py _work": LATER,
     "bookie/disk/real_disk.py _run": LATER,

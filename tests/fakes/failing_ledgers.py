@@ -35,6 +35,7 @@ from ledger.metadata_store.errors import ConnectionLostError, MetadataError
 from ledger.metadata_store.memory import MemoryStore, MemoryTree
 from ledger.metadata_store.store import Create, Operation, Stat
 from ledger.runtime.statistics import Recorder
+from ledger.runtime.tasks.timers import Timers
 
 
 @attrs.define(eq=False)
@@ -191,10 +192,16 @@ class World:
         self._ledger_ids = itertools.count()
         self.tree = MemoryTree()
         self.nursery: trio.Nursery | None = None
+        self.timers = Timers()
         self._wall_ms = 1_000
         self.hash_chain = False  # of all writers
         self.seals = False  # at the end
         self.atomic: list[list[bytes]] = []  # the payloads of each atomic batch
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Run the tasks of all clients in this nursery."""
+        self.nursery = nursery
+        nursery.start_soon(self.timers.run)
 
     def wall_ms(self) -> int:
         self._wall_ms += self.rng.randint(-3, 5)  # a clock may go backwards

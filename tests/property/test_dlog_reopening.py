@@ -96,7 +96,7 @@ async def run_world(seed: int) -> int:
     live: list[dlog.Record] = []
     with trio.fail_after(2000):
         async with trio.open_nursery() as nursery:
-            world.nursery = nursery
+            world.begin(nursery)
             programs = [Program(world, name) for name in ("one", "two", "reader")]
             rates = world.failure_rate, world.lost_reply_rate
             world.calm()

@@ -145,7 +145,7 @@ async def run_writers(
     """Write, take over, recover. Return the final log, and the records that a following reader saw."""
     world_rates = world.failure_rate, world.lost_reply_rate
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
-        world.nursery = nursery
+        world.begin(nursery)
         setup, looking = namespace_in(world, "setup")
         await setup.create("/ns")
         world.calm()

@@ -65,7 +65,7 @@ async def produce(seed: int, failure_rate: float, lost_reply_rate: float) -> Non
     world = World(seed, failure_rate, lost_reply_rate)
     with small_parts(), trio.fail_after(3600):  # virtual seconds
         async with trio.open_nursery() as nursery:
-            world.nursery = nursery
+            world.begin(nursery)
             world.calm()
             setup, namespace = namespace_in(world, "setup")
             await setup.create("/ns")

@@ -94,7 +94,7 @@ def test_programs_share_a_writer_while_owners_die_hang_and_lose_the_store() -> N
 def test_segments_are_healed_while_logs_are_used_and_operators_die() -> None:
     counts: Counter[str] = Counter()
     switches = {kind: kind in HEALING_FAULTS for kind in KINDS}
-    for seed in (3, 5, 7):  # in others no segment lacks bookies
+    for seed in (16, 40, 49):  # in others no segment lacks bookies
         drawn = StreamShape.draw(seed, enabled(switches))
         shape = attrs.evolve(drawn, promotes=False, **HEALING)
         outcome = play(seed, shape=shape, switches=switches, world_type=StreamWorld)
@@ -134,8 +134,8 @@ def test_a_client_of_a_log_may_be_struck_at_every_299th_step(name: str) -> None:
 
 @pytest.mark.slow
 def test_an_operator_that_heals_may_be_struck_at_every_299th_step() -> None:
-    # In the first world the operator heals segments, in the second it takes many steps.
-    outcomes = [outcome for seed in (13, 27) for _, outcome in sweep(HEALER, seed, stride=299)]
+    # In this world the operator heals many segments and takes many steps.
+    outcomes = [outcome for _, outcome in sweep(HEALER, 28, stride=299)]
     assert len(outcomes) >= 4
     assert [each.violation for each in outcomes if each.violation is not None] == []
     assert sum(each.counts.get("segment healed", 0) for each in outcomes) > 0

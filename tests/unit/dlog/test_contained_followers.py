@@ -101,7 +101,8 @@ async def test_an_error_in_a_task_of_a_writer_ends_that_writer_and_loses_nothing
     async with namespace.open_writer("good") as good:
         await good.append(b"3")
         monkeypatch.setattr(owner, method, failing(getattr(owner, method), 1))
-        async with namespace.open_writer("bad") as bad:
+        # The task of the timers exists only with a time to keep.
+        async with namespace.open_writer("bad", config=dlog.WriterConfig(keep_alive_s=60)) as bad:
             written = [b"0", b"1", b"2"]
 
             async def append() -> None:

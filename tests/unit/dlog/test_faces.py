@@ -106,6 +106,7 @@ NOT_FACED = {
     **{f"{each.__name__}.context": INSIDE for each in HELD},
     "LogWriter.begin_append": "for the faces: their callers wait in their own way",
     "LogWriter.reopener": INSIDE,
+    "LedgerClient.timers": INSIDE,
     "Pending.sent_to": INSIDE,
     "Scan.read": "for the faces",
     "Scan.convert": "for the faces",
