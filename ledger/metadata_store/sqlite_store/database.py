@@ -24,7 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
-from ledger.metadata_store.errors import SessionExpiredError, StoreFormatError, StoreLostError
+from ledger.metadata_store.errors import (
+    MetadataError,
+    SessionExpiredError,
+    StoreFormatError,
+    StoreLostError,
+)
 from ledger.metadata_store.sqlite_store.copy_format import (
     COLUMNS,
     DIGEST_BYTES,
@@ -94,6 +99,10 @@ T = TypeVar("T")
 log = get_logger(__name__)
 
 
+class _NothingChangedError(Exception):
+    """Undoes a transaction without a change."""
+
+
 class SqliteDatabase(abc.ABC):
     """One session with the database, from the constructor to ``close``."""
 
@@ -154,6 +163,8 @@ class SqliteDatabase(abc.ABC):
             self._db.execute("PRAGMA wal_autocheckpoint = 0")
             self._opened = opened.pop_all()
         self._own_session = str(self.session_id)
+        # During ``together``: the number of its change, and what is touched by it.
+        self._whole: tuple[int, list[Watched]] | None = None
         self._removed_dead = False  # since the last ``changed``
         self._wal_pages = _wal_pages(path)  # about, since the last checkpoint
         self.closed = False
@@ -387,7 +398,17 @@ class SqliteDatabase(abc.ABC):
 
     @contextmanager
     def _writing(self, touched: Sequence[Watched]) -> Iterator[int]:
-        """A transaction that changes nodes, and adds them to ``touched``; yields the number of the change."""
+        """A transaction that changes nodes, and adds them to ``touched``; yields the number of the change.
+
+        Within ``together``: a part of its transaction that is undone alone.
+        """
+        if self._whole is not None:
+            number, all_touched = self._whole
+            with self._part():
+                yield number
+            all_touched += touched
+            self._wal_pages += PAGES_OF_WRITE
+            return
         try:
             number = self._begin("BEGIN IMMEDIATE")
             with self._copying(number, touched):
@@ -399,6 +420,40 @@ class SqliteDatabase(abc.ABC):
             self._roll_back()
             raise
         self._wal_pages += PAGES_OF_WRITE
+
+    def together(self, works: Sequence[Callable[[], T]]) -> list[T | MetadataError | OSError]:
+        """Make several writes in one transaction, which is one change.
+
+        Return the result of each, or the error that undid it. An error of SQLite undoes them all, and is
+        raised.
+        """
+        made: list[T | MetadataError | OSError] = []
+        touched: list[Watched] = []
+        with contextlib.suppress(_NothingChangedError), self._writing(touched) as number:
+            self._whole = number, touched
+            try:
+                for work in works:
+                    try:
+                        made.append(work())
+                    except (MetadataError, OSError) as exc:
+                        made.append(exc)
+            finally:
+                self._whole = None
+            if not touched:
+                raise _NothingChangedError
+        return made
+
+    @contextmanager
+    def _part(self) -> Iterator[None]:
+        self._db.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            if self._db.in_transaction:  # not after an error for which SQLite undoes all of it
+                self._db.execute("ROLLBACK TO part")
+                self._db.execute("RELEASE part")
+            raise
+        self._db.execute("RELEASE part")
 
     def _begin(self, begin: str) -> int:
         """Begin a transaction in which no session is dead; return the number of the last change."""

@@ -34,6 +34,7 @@ from ledger.metadata_store.errors import (
 from ledger.metadata_store.sessions.session import Session, Watched, WatchKind
 from ledger.metadata_store.sqlite_store.failures import FAILURES, is_busy, is_full, translated
 from ledger.metadata_store.sqlite_store.tree import SqliteTree
+from ledger.metadata_store.sqlite_store.waiting_writes import WaitingWrites, Write
 from ledger.metadata_store.store import (
     ANY_VERSION,
     Children,
@@ -73,6 +74,7 @@ class SqliteStore(MetadataStore):
         self._replaced: StoreReplacedError | None = None
         # One call at a time. Its watches are set or fired before the next call begins.
         self._turn = trio.Lock()
+        self._waiting = WaitingWrites(self._turn, self._make)
         self._threads = trio.CapacityLimiter(1)
         # A rule each: a disk may be slow to sync and have everything in memory.
         self._reads, self._writes = LoopCalls(), LoopCalls()
@@ -157,55 +159,41 @@ class SqliteStore(MetadataStore):
         parents: bool = False,
     ) -> str:
         check_size(check_new_path(path), len(value))
-        async with self._turn:
-            created, touched = await self._write(
-                path,
-                lambda: self._tree.create(
-                    path, bytes(value), ephemeral=ephemeral, sequential=sequential, parents=parents
-                ),
-                size_bytes=len(value),
-            )
-            self._wrote(touched)
-        return created
+        return await self._write(
+            path,
+            lambda: self._tree.create(
+                path, bytes(value), ephemeral=ephemeral, sequential=sequential, parents=parents
+            ),
+            size_bytes=len(value),
+        )
 
     async def put(self, path: str, value: bytes, *, expected: int = ANY_VERSION) -> Stat:
         check_size(check_path(path), len(value))
-        async with self._turn:
-            stat, touched = await self._write(
-                path, lambda: self._tree.put(path, bytes(value), expected), size_bytes=len(value)
-            )
-            self._wrote(touched)
-        return stat
+        return await self._write(
+            path, lambda: self._tree.put(path, bytes(value), expected), size_bytes=len(value)
+        )
 
     async def delete(self, path: str, *, expected: int = ANY_VERSION) -> None:
         check_new_path(path)
-        async with self._turn:
-            self._wrote(await self._write(path, lambda: self._tree.delete(path, expected)))
+        await self._write(path, lambda: (None, self._tree.delete(path, expected)))
 
     async def commit(self, operations: Sequence[Operation]) -> None:
         size_bytes = check_operations(operations)
         path = operations[0].path if operations else "/"
-        async with self._turn:
-            self._wrote(
-                await self._write(
-                    path,
-                    lambda: self._tree.commit(operations),
-                    size_bytes=size_bytes,
-                    count=len(operations),
-                )
-            )
+        await self._write(
+            path,
+            lambda: (None, self._tree.commit(operations)),
+            size_bytes=size_bytes,
+            count=len(operations),
+        )
 
     async def draw_sequential(self, path: str) -> str:
         check_new_path(path)
-        async with self._turn:
-            drawn, touched = await self._write(path, lambda: self._tree.draw_sequential(path))
-            self._wrote(touched)
-        return drawn
+        return await self._write(path, lambda: self._tree.draw_sequential(path))
 
     async def skip_numbers(self, path: str, up_to: int) -> None:
         """Let sequential nodes below a node have numbers of ``up_to`` or more. The node exists."""
-        async with self._turn:
-            await self._write(path, lambda: self._tree.skip_numbers(path, up_to))
+        await self._write(path, lambda: (None, self._tree.skip_numbers(path, up_to)))
 
     async def sync(self, path: str) -> None:
         check_path(path)
@@ -234,13 +222,53 @@ class SqliteStore(MetadataStore):
     async def _read(self, path: str, work: Callable[[], T]) -> T:
         return await self._call(path, work, self._reads, in_loop=True)
 
-    async def _write(self, path: str, work: Callable[[], T], *, size_bytes: int = 0, count: int = 1) -> T:
-        in_loop = (
-            size_bytes <= LOOP_BYTES_MAX
-            and count <= LOOP_OPERATIONS_MAX
-            and not self._tree.is_checkpoint_due  # the thread makes one after a call
-        )
-        return await self._call(path, work, self._writes, in_loop=in_loop)
+    async def _write(
+        self,
+        path: str,
+        work: Callable[[], tuple[T, list[Watched]]],
+        *,
+        size_bytes: int = 0,
+        count: int = 1,
+    ) -> T:
+        return await self._waiting.make(Write(path, work, size_bytes=size_bytes, count=count))
+
+    async def _make(self, writes: list[Write[object]]) -> None:
+        """Make these writes, in one transaction if that is possible; settle each, and fire its watches."""
+        if len(writes) > 1 and await self._make_together(writes):
+            return
+        for write in writes:
+            in_loop = (
+                write.size_bytes <= LOOP_BYTES_MAX
+                and write.count <= LOOP_OPERATIONS_MAX
+                and not self._tree.is_checkpoint_due  # the thread makes one after a call
+            )
+            try:
+                made = await self._call(write.path, write.work, self._writes, in_loop=in_loop)
+            except (MetadataError, RuntimeError) as exc:  # RuntimeError: no thread can be started
+                write.settle(exc)
+            else:
+                self._wrote(write.settle(made))
+
+    async def _make_together(self, writes: list[Write[object]]) -> bool:
+        """False if none of the writes is made, and each alone may be, or has an error of its own."""
+        works = [write.work for write in writes]
+        try:
+            self._session.check(writes[0].path)
+            made = await self._in_thread(partial(self._tree.together, works), self._writes, count=len(works))
+        except FAILURES as exc:
+            if is_full(exc, self._tree.path):
+                return False  # some need no space
+            for write in writes:
+                write.settle(translated(self._tree.path, write.path, exc))
+        except (MetadataError, RuntimeError):
+            return False
+        else:
+            for write, outcome in zip(writes, made, strict=True):
+                if isinstance(outcome, OSError):
+                    write.settle(translated(self._tree.path, write.path, outcome))
+                else:
+                    self._wrote(write.settle(outcome))
+        return True
 
     async def _call(self, path: str, work: Callable[[], T], calls: LoopCalls, *, in_loop: bool) -> T:
         """Make a call of the tree, which is one transaction.
@@ -268,13 +296,17 @@ class SqliteStore(MetadataStore):
                 finally:
                     self._tree_guard.release()
                     calls.called(time.perf_counter() - began_s)
-            result, took_s = await trio.to_thread.run_sync(self._work, work, limiter=self._threads)
+            return await self._in_thread(work, calls)
         except (SessionExpiredError, StoreReplacedError) as exc:
             self.expire(exc if isinstance(exc, StoreReplacedError) else None)
             raise SessionExpiredError(path, str(exc)) from None
         except FAILURES as exc:
             raise translated(self._tree.path, path, exc) from None
-        calls.called(took_s)
+
+    async def _in_thread(self, work: Callable[[], T], calls: LoopCalls, *, count: int = 1) -> T:
+        """The same in the thread. ``count``: of the calls that it is for the rule."""
+        result, took_s = await trio.to_thread.run_sync(self._work, work, limiter=self._threads)
+        calls.called(took_s / count)
         return result
 
     def _work(self, work: Callable[[], T]) -> tuple[T, float]:

@@ -228,14 +228,19 @@ class SqliteTree(SqliteDatabase):
             touched += [(WatchKind.DATA, path), (WatchKind.CHILDREN, parent_path)]
         return path, touched
 
-    def skip_numbers(self, path: str, up_to: int) -> None:
-        """Count creations below a node as if ``up_to`` had been made, unless there were more."""
-        with self._writing([(WatchKind.CHILDREN, path)]) as change:
+    def skip_numbers(self, path: str, up_to: int) -> list[Watched]:
+        """Count creations below a node as if ``up_to`` had been made, unless there were more.
+
+        Return the watches to fire.
+        """
+        touched = [(WatchKind.CHILDREN, path)]
+        with self._writing(touched) as change:
             self._row(path)
             self._db.execute(
                 "UPDATE node SET creations = max(creations, ?), children_change = ? WHERE path = ?",
                 (up_to, change, path),
             )
+        return touched
 
     def put(self, path: str, value: bytes, expected: int) -> tuple[Stat, list[Watched]]:
         """Write a node's data; return its stat and the watches to fire."""

@@ -276,5 +276,6 @@ async def test_a_standing_poll_that_hangs_keeps_no_entry_from_the_reader(
             delays_s.append(trio.current_time() - sent_s)
         nursery.cancel_scope.cancel()
     config = client._context.config
-    assert delays_s[0] <= config.long_poll_max_s + config.speculative_poll_s
-    assert max(delays_s[1:]) < config.speculative_poll_s / 2, "its poll has ended"
+    assert max(delays_s) <= config.long_poll_max_s + config.speculative_poll_s
+    late_s = [each for each in delays_s if each >= config.speculative_poll_s / 2]
+    assert len(late_s) <= 1, "its poll has ended"
