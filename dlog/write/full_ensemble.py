@@ -8,6 +8,7 @@ goes makes no segments; what is known about one segment is forgotten with the ne
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -70,7 +71,9 @@ def count_degraded(client: LedgerClient, log: str, handle: WriteHandle, number: 
 
 
 class FullEnsembleWatch:
-    """Says when the segment in use can be replaced by one on all bookies. Run ``run`` in a task.
+    """Says when the segment in use can be replaced by one on all bookies.
+
+    It has a task only while a segment lacks bookies.
 
     Args:
         on_full: Called when it can.
@@ -78,9 +81,19 @@ class FullEnsembleWatch:
 
     def __init__(self, on_full: Callable[[], None]) -> None:
         self._on_full = on_full
+        self._start: Callable[[Callable[[], Awaitable[None]]], object] | None = None
         self._wait: Callable[[float], Awaitable[None]] | None = None
         self._pause_s = 0.0
-        self._begun = trio.Event()
+        self._watching: trio.CancelScope | None = None
+
+    def start_with(self, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
+        """From now on tasks can be started."""
+        self._start = start
+        self._begin()
+
+    def end(self) -> None:
+        """No task can be started any more."""
+        self._start = None
 
     def begin(self, wait: Callable[[float], Awaitable[None]] | None, *, pause_s: float = 0.0) -> None:
         """Another segment is in use.
@@ -91,24 +104,25 @@ class FullEnsembleWatch:
             pause_s: Look only after this long.
         """
         self._wait, self._pause_s = wait, pause_s
-        self._begun.set()
-        self._begun = trio.Event()
+        self._begin()
 
     def again(self, pause_s: float) -> None:
         """The roll failed: wait for the bookies once more, after a pause."""
         self.begin(self._wait, pause_s=pause_s)
 
-    async def run(self) -> None:
-        """Wait for the bookies of each segment until cancelled."""
-        while True:
-            begun = self._begun
-            async with trio.open_nursery() as nursery:
-                if self._wait is not None:
-                    nursery.start_soon(self._watch, self._wait)
-                await begun.wait()
-                nursery.cancel_scope.cancel()
+    def _begin(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+        if self._wait is not None and self._start is not None:
+            self._watching = trio.CancelScope()
+            self._start(partial(self._watch, self._watching, self._wait, self._pause_s))
 
-    async def _watch(self, wait: Callable[[float], Awaitable[None]]) -> None:
-        await trio.sleep(self._pause_s)
-        await wait(STEADY_S)
-        self._on_full()
+    async def _watch(
+        self, scope: trio.CancelScope, wait: Callable[[float], Awaitable[None]], pause_s: float
+    ) -> None:
+        with scope:
+            await trio.sleep(pause_s)
+            await wait(STEADY_S)
+            if self._watching is scope:  # else another segment is in use since a moment ago
+                self._on_full()

@@ -25,6 +25,7 @@ from ledger.runtime.events import event
 from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.runtime.tasks.task_errors import for_each
+from ledger.runtime.tasks.timers import Timer, Timers
 from namespace.cursor_nodes import list_cursors
 from namespace.dlsn import DLSN
 from namespace.log_metadata import LogMetadata
@@ -181,9 +182,9 @@ async def purge_segments(
 
 
 class Purger:
-    """Gives up space in the writer's process. Run ``run`` in a task, call ``request`` to wake it.
+    """Gives up space in the writer's process: ``begin`` it, and call ``request`` for a round at once.
 
-    A failed round is logged. The next round repeats it.
+    A failed round is logged. The next round repeats it. Between rounds it has no task.
     """
 
     def __init__(
@@ -191,50 +192,76 @@ class Purger:
         log: str,
         purge: Callable[[], Awaitable[tuple[LogSegment, ...]]],
         is_due: Callable[[], Awaitable[bool]],
+        timers: Timers,
     ) -> None:
         """Args:
         purge: One round.
         is_due: Whether an unasked round has anything to do.
         """
-        self._log, self._purge, self._is_due = log, purge, is_due
-        self._requested = trio.Event()
-        self._is_idle = trio.Event()  # not set before the first round: ``run`` begins with one
+        self._log, self._purge, self._is_due, self._timers = log, purge, is_due, timers
+        self._start: Callable[[Callable[[], Awaitable[None]]], object] | None = None
+        self._is_requested = self._has_task = False
+        self._is_idle = trio.Event()  # not set before the first round: it begins with one
+        self._next: Timer | None = None
+
+    def begin(self, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
+        """Do a round now and every ``ROUND_S`` seconds if it is due, and at each request, until ``end``.
+
+        ``start``: Starts a task.
+        """
+        self._start = start
+        self._go()
+
+    def end(self) -> None:
+        """Begin no round any more."""
+        self._start = None
+        if self._next is not None:
+            self._next.cancel()
 
     def request(self) -> None:
         """Begin a round soon."""
-        self._is_idle = trio.Event()
-        self._requested.set()
+        self._is_idle, self._is_requested = trio.Event(), True
+        self._go()
 
     async def wait_idle(self) -> None:
         """Return when no round is requested or under way."""
         await self._is_idle.wait()
 
-    async def run(self) -> None:
-        """Do a round now and every ``ROUND_S`` seconds if it is due, and at each request, until cancelled."""
-        while True:
-            is_asked, self._requested = self._requested.is_set(), trio.Event()
-            try:
-                deleted = await self._purge() if is_asked or await self._is_due() else ()
-            except DLogError as exc:
-                logger.warning(
-                    "log %s: truncated segments not deleted yet: %s",
+    def _go(self) -> None:
+        if self._start is not None and not self._has_task:
+            self._has_task = True
+            self._start(self._rounds)
+
+    async def _rounds(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+        await self._round()
+        while self._is_requested:
+            await self._round()
+        self._has_task = False
+        self._is_idle.set()
+        self._next = self._timers.after(ROUND_S, self._go)
+
+    async def _round(self) -> None:
+        is_asked, self._is_requested = self._is_requested, False
+        try:
+            deleted = await self._purge() if is_asked or await self._is_due() else ()
+        except DLogError as exc:
+            logger.warning(
+                "log %s: truncated segments not deleted yet: %s",
+                self._log,
+                exc,
+                extra=event("log.purge_failed", log=self._log, error=exc),
+            )
+        except Exception as exc:
+            report_contained("purge of a log", exc)
+        else:
+            if deleted:
+                logger.info(
+                    "log %s: %d truncated segments deleted",
                     self._log,
-                    exc,
-                    extra=event("log.purge_failed", log=self._log, error=exc),
+                    len(deleted),
+                    extra=event(
+                        "log.purged", log=self._log, segments=[each.segment_seqno for each in deleted]
+                    ),
                 )
-            except Exception as exc:
-                report_contained("purge of a log", exc)
-            else:
-                if deleted:
-                    logger.info(
-                        "log %s: %d truncated segments deleted",
-                        self._log,
-                        len(deleted),
-                        extra=event(
-                            "log.purged", log=self._log, segments=[each.segment_seqno for each in deleted]
-                        ),
-                    )
-            if not self._requested.is_set():
-                self._is_idle.set()
-                with trio.move_on_after(ROUND_S):
-                    await self._requested.wait()

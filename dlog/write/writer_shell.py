@@ -130,16 +130,19 @@ class WriterShell:
         self._bookies_timeout_s = min(limit_s for limit_s in limits_s if limit_s is not None)
         self._spare: WriteHandle | None = None  # a ledger created for a roll that could not be made
         self._work = trio.Event()  # ``run`` has something to do
-        self._ended, self._scope = trio.Event(), trio.CancelScope()
+        self._scope = trio.CancelScope()  # of ``run``
+        self._serving, self._lock_watch = trio.CancelScope(), trio.CancelScope()
+        self._is_released = False
         self._changed = trio.Event()  # pulsed after a recovery, after a move, and when the writer stops
-        self._lock_replaced, self._is_released = trio.Event(), False
         self.timers = WriterTimers(self.machine, config, timers, self._faulty)
         self.capacity = Capacity(self.machine, config.bytes_in_flight_max)
         # Its calls for each append go there without a step between.
         self.want_visible, self.hold = self.timers.want_visible, self.timers.hold
         self.free_capacity = self.capacity.free
         self._full_ensemble = FullEnsembleWatch(self.machine.full_ensemble_is_there)
-        self.purger = Purger(log, lambda: self._lifecycle.purge(), lambda: self._lifecycle.has_garbage())
+        self.purger = Purger(
+            log, lambda: self._lifecycle.purge(), lambda: self._lifecycle.has_garbage(), timers
+        )
 
     # What the machine tells; see ``writer_machine.Shell``.
 
@@ -383,8 +386,7 @@ class WriterShell:
                 return
             before, lock = self._lifecycle, self.lock
             self._lifecycle, self.lock = found
-            self._lock_replaced.set()
-            self._lock_replaced = trio.Event()
+            self._lock_watch.cancel()
             # What is in flight is in ledgers that were fenced for the move, which completes them.
             for each in machine.moved():
                 each.handle.abandon()
@@ -435,19 +437,28 @@ class WriterShell:
     async def serve(
         self, *, purge: bool, wait_moved: Callable[[], Awaitable[None]] = trio.sleep_forever
     ) -> None:
-        """Run the tasks beside ``run`` until ``end`` is called; for a task."""
+        """Watch the lock, and run the tasks beside ``run``, until ``end`` is called; for a task."""
         async with trio.open_nursery() as nursery:
+
+            def start(task: Callable[[], Awaitable[None]]) -> None:
+                nursery.start_soon(self._guarded, task)
+
             if self.timers.needs_task:
-                nursery.start_soon(self._guarded, self.timers.run)
-            nursery.start_soon(self._guarded, self.watch_lock)
-            nursery.start_soon(self._guarded, self._full_ensemble.run)
+                start(self.timers.run)
             if self._follow is not None:
                 # At once, also with nothing to write: no other writer gets the lock there first.
-                nursery.start_soon(self._guarded, partial(self.follow_move, wait_moved))
+                start(partial(self.follow_move, wait_moved))
+            self._full_ensemble.start_with(start)
             if purge:
-                nursery.start_soon(self.purger.run)
-            await self._ended.wait()
-            nursery.cancel_scope.cancel()
+                self.purger.begin(start)
+            try:
+                with self._serving:
+                    await self._guarded(self.watch_lock)
+                    await trio.sleep_forever()
+            finally:
+                self._full_ensemble.end()
+                self.purger.end()
+                nursery.cancel_scope.cancel()
 
     async def _guarded(self, task: Callable[[], Awaitable[None]]) -> None:
         """Run a task of this writer. Its error ends the writer, not the block that the writer is open in."""
@@ -462,28 +473,15 @@ class WriterShell:
 
     async def watch_lock(self) -> None:
         """Stop the writer when its present lock is lost; not if the writer releases it; for a task."""
-        while not await self._is_lost(self.lock):
-            pass
-
-    async def _is_lost(self, lock: DistributedLock) -> bool:
-        """Wait until the lock is lost, or another one is in its place."""
-        is_lost = False
-
-        async def watch(scope: trio.CancelScope) -> None:
-            nonlocal is_lost
-            if self._is_released:
-                await trio.sleep_forever()
-            await lock.wait_lost()
-            is_lost = True
-            self._stop(self._lock_loss())  # in this moment
-            scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch, nursery.cancel_scope)
-            while lock is self.lock:
-                await self._lock_replaced.wait()
-            nursery.cancel_scope.cancel()
-        return is_lost
+        while True:
+            with trio.CancelScope() as self._lock_watch:  # until another lock is in its place
+                if self._is_released:
+                    await trio.sleep_forever()
+                lock = self.lock
+                await lock.wait_lost()
+                if lock is self.lock:
+                    self._stop(self._lock_loss())  # in this moment
+                    return
 
     def _lock_loss(self) -> WriteError:
         session = self.lock.session
@@ -604,7 +602,7 @@ class WriterShell:
             The batches that failed and whose error no caller has got yet.
         """
         await self._finish_all()
-        self._ended.set()
+        self._serving.cancel()
         return [batch for batch in self.machine.failed if not batch.error_was_seen]
 
     async def _finish_all(self) -> None:

@@ -18,12 +18,12 @@ from dlog.read.log_reader import LogReader
 from dlog.read.read_ahead import ReadAhead
 from dlog.shards import create_sharded_log, open_sharded_reader
 from dlog.wal import open_wal
-from dlog.write.full_ensemble import FullEnsembleWatch
 from dlog.write.space import Purger
 from dlog.write.writer_shell import WriterShell
 from dlog.write.writer_timers import WriterTimers
 from ledger.metadata_store.lock import DistributedLock
 from ledger.runtime.tasks.failure_domain import contained_failures
+from ledger.runtime.tasks.timers import Timers
 
 
 class UnforeseenError(Exception):
@@ -90,7 +90,6 @@ async def test_an_error_in_a_follower_is_raised_by_its_next_call_and_the_block_g
         (WriterShell, "_perform"),
         (WriterShell, "watch_lock"),
         (DistributedLock, "wait_lost"),
-        (FullEnsembleWatch, "run"),
         (WriterTimers, "run"),
     ],
 )
@@ -138,9 +137,9 @@ async def test_an_error_in_a_round_of_a_purge_ends_the_round(
     async def is_due() -> bool:
         return True
 
-    purger = Purger("bad", purge, is_due)
+    purger = Purger("bad", purge, is_due, Timers())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(purger.run)
+        purger.begin(nursery.start_soon)
         await purger.wait_idle()
         purger.request()
         await rounds.wait()

@@ -22,6 +22,7 @@ from dlog.errors import (
     RecordOutcome,
     WriterDiskFullError,
 )
+from dlog.write.full_ensemble import FullEnsembleWatch
 from dlog.write.pending import wait_settled
 from dlog.write.writer_shell import WriterShell
 from dlog.write.writer_state import Phase
@@ -354,16 +355,54 @@ async def test_a_writer_that_gives_up_frees_the_callers_that_wait_for_capacity()
 async def test_only_a_writer_that_purges_runs_the_task_for_it(purge: bool, steps: list[str]) -> None:
     async with running() as (shell, _, nursery):
 
-        async def run() -> None:
-            steps.append("purger")
-
         async def serve() -> None:
             await shell.serve(purge=purge)
 
-        shell.purger.run = run  # type: ignore[method-assign]
+        shell.purger.begin = lambda start: steps.append("purger")  # type: ignore[method-assign]
         nursery.start_soon(serve)
         await trio.testing.wait_all_tasks_blocked()
         assert steps == ["purger"] * purge
+
+
+async def test_an_error_while_it_waits_for_a_full_ensemble_ends_the_writer() -> None:
+    before = unforeseen()
+    async with running() as (shell, segments, nursery):
+        segments.may_recover.set()
+        submitted(shell, b"durable")
+        await trio.testing.wait_all_tasks_blocked()
+        segments.ledgers[0].confirm(0)
+
+        async def broken(_steady_s: float) -> None:
+            raise ValueError("in the wait for bookies")
+
+        async def serve() -> None:
+            await shell.serve(purge=False)
+
+        nursery.start_soon(serve)
+        shell._full_ensemble.begin(broken)
+        await shell.finished.wait()
+        assert "in the wait for bookies" in str(shell.machine.stopped)
+    assert unforeseen() == before + 1
+
+
+async def test_what_was_known_of_a_segment_is_forgotten_with_the_next_one() -> None:
+    full: list[str] = []
+    watch, may_return = FullEnsembleWatch(lambda: full.append("full")), trio.Event()
+
+    async def wait(_steady_s: float) -> None:
+        await may_return.wait()
+
+    async with trio.open_nursery() as nursery:
+        watch.begin(wait)
+        watch.start_with(nursery.start_soon)
+        await trio.testing.wait_all_tasks_blocked()
+        may_return.set()
+        watch.begin(None)
+        await trio.testing.wait_all_tasks_blocked()
+        assert full == []
+        watch.begin(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        assert full == ["full"]
 
 
 async def test_a_ledger_made_for_a_roll_is_used_once(autojump_clock: trio.testing.MockClock) -> None:

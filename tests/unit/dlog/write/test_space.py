@@ -18,6 +18,7 @@ from dlog.write import space
 from ledger.client import LedgerClient
 from ledger.deploy.embedded import open_embedded_stack
 from ledger.metadata_store.errors import ConnectionLostError
+from ledger.runtime.tasks.timers import Timers
 from namespace import cursor_nodes, retention_node
 from namespace.segment_nodes import set_truncation
 from namespace.segments.retention import decode_retention
@@ -248,10 +249,11 @@ async def test_a_purge_that_fails_is_logged_and_repeated_by_the_next_round(
     async def is_due() -> bool:
         return due
 
-    due = True
-    purger = space.Purger("log", purge, is_due)
+    due, timers = True, Timers()
+    purger = space.Purger("log", purge, is_due, timers)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(purger.run)
+        nursery.start_soon(timers.run)
+        purger.begin(nursery.start_soon)
         await purger.wait_idle()
         assert rounds == 1
         assert "bookies are away" in caplog.text
@@ -261,6 +263,10 @@ async def test_a_purge_that_fails_is_logged_and_repeated_by_the_next_round(
         await trio.sleep(1.5 * space.ROUND_S)
         assert rounds == 3
         due = False
+        await trio.sleep(10 * space.ROUND_S)
+        assert rounds == 3
+        due = True
+        purger.end()
         await trio.sleep(10 * space.ROUND_S)
         assert rounds == 3
         nursery.cancel_scope.cancel()
