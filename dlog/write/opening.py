@@ -187,7 +187,8 @@ class _Takeovers:
             await lifecycle.recover_all()
         # After the recovery, so that the value counts all records that the next writer follows.
         has_chain = await lifecycle.keep_chain(self.config.hash_chain)
-        self.config = attrs.evolve(self.config, hash_chain=has_chain)
+        if self.config.hash_chain is not has_chain:  # else all writers share one
+            self.config = attrs.evolve(self.config, hash_chain=has_chain)
         chain = await chain_at_end(log) if has_chain else None
         found = log.name if self.config.encryption is None else await log.origin()
         if self.origin not in ("", found):

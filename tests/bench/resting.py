@@ -120,7 +120,7 @@ async def _measure_idle(
         rows = []
         for system, servers_cpu_s in (("dlog", target.bookies_cpu_s), ("tasks", _none)):
             job = Job(role="idle", system=system, address=address, records=followers, size=0)
-            done, servers_s = await _run_job(job, servers_cpu_s)
+            done, servers_s = await run_job(job, servers_cpu_s)
             rows.append(idle_row(system, followers, done, servers_s))
         return {
             "systems": rows,
@@ -167,7 +167,7 @@ async def _measure_logs(
                 size=size,
                 left_out=max(1, logs // 10),
             )
-            done, servers_s = await _run_job(job, servers_cpu_s)
+            done, servers_s = await run_job(job, servers_cpu_s)
             del done["event"]
             servers_ms = None if servers_s is None else round(servers_s / logs * 1000, 3)
             rows.append({"system": system, "replicas": replicas, **done, "cpu_servers_ms": servers_ms})
@@ -178,7 +178,7 @@ async def _measure_logs(
         }
 
 
-async def _run_job(job: Job, servers_cpu_s: CpuOfServers) -> tuple[dict[str, Any], float | None]:
+async def run_job(job: Job, servers_cpu_s: CpuOfServers) -> tuple[dict[str, Any], float | None]:
     """Run one process; return its last message and the CPU time of the servers meanwhile.
 
     Raises:

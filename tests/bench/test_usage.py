@@ -20,6 +20,7 @@ from tests.bench.__main__ import program
         ["append", "--peers", "sqlite", "--size", "0"],
         ["catchup", "--second-process", "--level", "ledger", "--cluster", "3"],
         ["idle", "--uri", "file:///nowhere", "--cluster", "3"],
+        ["many", "--uri", "file:///nowhere", "--cluster", "3"],
         ["logs", "--uri", "file:///nowhere", "--cluster", "3"],
         ["spark", "--uri", "file:///nowhere", "--cluster", "3"],
     ],

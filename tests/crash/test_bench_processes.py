@@ -136,6 +136,18 @@ def test_idle_followers_are_measured_beside_waiting_tasks() -> None:
 
 
 @pytest.mark.slow
+def test_many_open_writers_are_measured_beside_one_log(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.bench", "many", "--writers", "5", "--seconds", "0.2", "--json"]
+    command += ["--uri", tmp_path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["systems"]
+    assert [(one["system"], one["logs"]) for one in rows] == [("dlog", 5), ("one log", 1)]
+    assert all(one["appends_per_s"] > 0 for one in rows)
+    assert all(one["open_cpu_s"] >= 0 for one in rows)
+
+
+@pytest.mark.slow
 def test_the_life_of_a_log_and_the_start_of_programs_are_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.bench", "logs", "--logs", "3", "--json"]
     command += ["--uri", tmp_path.as_uri()]

@@ -13,6 +13,7 @@ from tests.bench.work import (
     dlog_tail,
     idle,
     log_life,
+    many_writers,
     peer_latency,
     peer_tail,
     sharing,
@@ -31,6 +32,7 @@ OF_DLOG: dict[str, Role] = {
     "idle": idle.measure,
     "logs": log_life.measure,
     "share": sharing.share,
+    "many": many_writers.measure,
 }
 OF_LOOP: dict[str, Role] = {
     "produce": loop_tail.produce,
@@ -46,6 +48,7 @@ OF_PEERS: dict[str, Role] = {
     "catchup": throughput.catch_up_with_peer,
     "idle": idle.measure_floor,
     "logs": log_life.measure_floor,
+    "many": many_writers.measure_one_log,
 }
 ROLES = {"dlog": OF_DLOG, SYSTEM_OF_LOOP: OF_LOOP}
 

@@ -82,7 +82,7 @@ def test_promotions_are_interrupted_resumed_undone_and_purged_while_logs_are_use
 @pytest.mark.slow
 def test_programs_share_a_writer_while_owners_die_hang_and_lose_the_store() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(8):
+    for seed in (0, 1, 2, 3, 10, 24, 38, 42):  # a record is repeated in the last four
         shape = StreamShape.draw(seed, enabled({})).sharing()
         outcome = play(seed, shape=shape, world_type=StreamWorld)
         assert outcome.violation is None
