@@ -269,6 +269,14 @@ class NoAutoRecoveryError(LedgerError):
     """No worker of auto-recovery would do the work. Nothing was lost; the marks stay."""
 
 
+class BalanceRunningError(LedgerError):
+    """Another program balances the bookies of this cluster. Nothing was changed."""
+
+
+class ClusterNotWholeError(LedgerError):
+    """A bookie is away, or ledgers lack replicas, so no replica is moved. What was moved before stays so."""
+
+
 class DuplicateEntryIdError(LedgerError):
     """The ledger has an entry with this id, or one is being written. The new entry was not accepted."""
 

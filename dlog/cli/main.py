@@ -45,6 +45,7 @@ SECTIONS = {
         "ledger": ("dlog.cli.operators.ledger", "List, show, read, test and delete ledgers."),
         "metadata": ("dlog.cli.operators.metadata", "Back up and restore a cluster's metadata."),
         "placement": ("dlog.cli.operators.placement", "Count the ledgers that are in the wrong racks."),
+        "balance": ("dlog.cli.operators.balance", "Move replicas to bookies that are emptier."),
         "autorecovery": ("dlog.cli.operators.autorecovery", "Restore lost replicas; show and steer it."),
         "top": ("dlog.cli.operators.top", "Show bookies and logs with their rates, refreshed."),
         "exporter": ("dlog.cli.operators.exporter", "Serve figures of logs and bookies to Prometheus."),

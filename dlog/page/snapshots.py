@@ -18,6 +18,7 @@ from dlog.explain.collecting import bookie_spaces, collect_cluster, racks_of
 from dlog.format.record import Record
 from dlog.namespace_handle import Namespace
 from dlog.read.positioning import EARLIEST
+from ledger.balancing import running_balance
 from ledger.client import BookieSpace, LedgerClient
 from ledger.errors import LedgerMetadataError, NoSuchLedgerError
 from ledger.replication.marks import UnderReplicatedLedgers
@@ -44,8 +45,9 @@ async def overview(namespace: Namespace, rates_of: RatesOf) -> dict[str, Any]:
     """The bookies with their disks and rates, auto-recovery, and the marked ledgers."""
     client, is_directory = namespace.context.client, _is_directory(namespace)
     cluster = await collect_cluster(client, is_directory=is_directory)
-    marked = []
+    marked, balance = [], None
     if cluster.has_recovery:
+        balance = await running_balance(client.context.catalog.store.current_session(), client.root)
         marked = await UnderReplicatedLedgers(
             client.context.catalog.store.current_session(), client.root
         ).marked()
@@ -89,6 +91,7 @@ async def overview(namespace: Namespace, rates_of: RatesOf) -> dict[str, Any]:
             "auditor": cluster.auditor,
             "delay_s": cluster.delay_s,
         },
+        "balance": None if balance is None else attrs.asdict(balance),
     }
 
 

@@ -45,6 +45,7 @@ CHECK_ALL_LEDGERS_CTIME = "underreplication/checkallledgersctime"
 PLACEMENT_POLICY_CHECK_CTIME = "underreplication/placementpolicycheckctime"
 REPLICAS_CHECK_CTIME = "underreplication/replicascheckctime"
 AUDITOR_ELECTION = "underreplication/auditorelection"
+BALANCE = "underreplication/dlogbalance"  # ours: the program that balances the bookies, and its progress
 
 # Prefixes of sequence nodes.
 ID_PREFIX = "ID-"

@@ -268,6 +268,52 @@ class LedgerRestorer:
             return Outcome.OPEN
         return Outcome.RESTORED if is_complete else Outcome.FAILED
 
+    async def relocate(self, ledger_id: int, source: str, target: str) -> Outcome:
+        """Put one running bookie in the place of another one in all fragments of a closed ledger.
+
+        Each copy is read back from the new bookie before the metadata name it. If cancelled, or if it raises,
+        the fragments so far are changed, and copies may be left over that the new bookie deletes later.
+
+        Returns:
+            ``FAILED`` if a fragment does not fit any more, or if the new bookie does not return each entry.
+
+        Raises:
+            LedgerReadError: No replica returned an entry; the error names it.
+            BookieError: The new bookie failed, or refused an entry.
+            ledger.metadata_store.errors.MetadataError: The metadata store failed, or the lock is gone.
+        """
+        try:
+            current = await self._catalog.get_newest(ledger_id)
+            if not current.metadata.is_closed:
+                return Outcome.OPEN
+            is_complete = True
+            for fragment in fragments_of(current.metadata, current.metadata.last_entry_id):
+                if source not in fragment.bookies:
+                    continue
+                index = fragment.bookies.index(source)
+                is_complete &= target not in fragment.bookies and await self._copy(
+                    current, BadFragment(fragment, (index,)), {index: target}, (), reads_back=True
+                )
+        except NoSuchLedgerError:
+            return Outcome.GONE
+        return Outcome.RESTORED if is_complete else Outcome.FAILED
+
+    async def _returns_all(self, current: Versioned, change: ReplaceReplicas) -> bool:
+        """True if the new bookies return each entry of the fragment, as a check with their names reads it."""
+        planned = change.apply(current.metadata)
+        if planned is None:
+            return False
+        registered = await read_registered(self._session, self._catalog.root)
+        check = LedgerCheck(
+            self._context,
+            percentage=100,
+            reads_max=self._config.reads_in_flight_max,
+            asks_lists=True,
+            members=change.replacements.values(),
+        )
+        found = await check.find(attrs.evolve(current, metadata=planned), planned.last_entry_id, registered)
+        return found.is_sound
+
     async def _repair_placement(self, checked: _Checked) -> bool:
         """Move replicas of fragments that are placed badly, as few as possible; True if a move was tried.
 
@@ -368,7 +414,13 @@ class LedgerRestorer:
         return registered.all.issuperset(away)
 
     async def _copy(
-        self, current: Versioned, bad: BadFragment, chosen: dict[int, str], away: Collection[str]
+        self,
+        current: Versioned,
+        bad: BadFragment,
+        chosen: dict[int, str],
+        away: Collection[str],
+        *,
+        reads_back: bool = False,
     ) -> bool:
         fragment = bad.fragment
         assert not set(chosen.values()) & set(fragment.bookies)  # the placer never chooses a member
@@ -394,6 +446,8 @@ class LedgerRestorer:
             self.stats.entries_copied += copy.entries_copied
             self.stats.bytes_copied += copy.bytes_copied
         change = ReplaceReplicas(fragment, chosen)
+        if reads_back and not await self._returns_all(current, change):
+            return False
         stored = await update_metadata(
             self._catalog,
             current,
@@ -403,25 +457,29 @@ class LedgerRestorer:
         )
         if not change.is_in_place(stored.metadata):
             return False
+        self._note_copied(current.ledger_id, change, copy)
+        return len(chosen) == len(bad.indices)
+
+    def _note_copied(self, ledger_id: int, change: ReplaceReplicas, copy: FragmentCopy) -> None:
+        fragment = change.fragment
         self.stats.fragments_copied += 1
-        self.copied.add(current.ledger_id)
+        self.copied.add(ledger_id)
         logger.info(
             "ledger %d: %d entries from %d on are on %s now, in place of %s",
-            current.ledger_id,
+            ledger_id,
             copy.entries_copied,
             fragment.first,
-            ", ".join(chosen.values()),
-            ", ".join(fragment.bookies[index] for index in chosen),
+            ", ".join(change.replacements.values()),
+            ", ".join(fragment.bookies[index] for index in change.replacements),
             extra=event(
                 "fragment.copied",
-                ledger=current.ledger_id,
+                ledger=ledger_id,
                 first_entry=fragment.first,
                 entries=copy.entries_copied,
                 bytes=copy.bytes_copied,
-                bookies=list(chosen.values()),
+                bookies=list(change.replacements.values()),
             ),
         )
-        return len(chosen) == len(bad.indices)
 
 
 def _is_stuck(checked: _Checked) -> bool:

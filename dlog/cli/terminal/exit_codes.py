@@ -92,6 +92,8 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (ledger_errors.RestoreRefusedError, ExitCode.EXISTS),
     (ledger_errors.ClusterNotFoundError, ExitCode.NOT_FOUND),
     (ledger_errors.NoAutoRecoveryError, ExitCode.UNAVAILABLE),
+    (ledger_errors.BalanceRunningError, ExitCode.IN_USE),
+    (ledger_errors.ClusterNotWholeError, ExitCode.UNAVAILABLE),
     (bookie_errors.FormatError, ExitCode.DAMAGED),
     (bookie_errors.JournalCorruptError, ExitCode.DAMAGED),
     (bookie_errors.LogDamagedError, ExitCode.DAMAGED),

@@ -91,6 +91,7 @@ function showOverview(found) {
   put(get("tile-recovery"), word);
   put(get("tile-recovery-note"), recovery.auditor ? `auditor ${recovery.auditor}, delay ${recovery.delay_s} s` : "");
   get("tile-recovery").parentElement.classList.toggle("bad", recovery.exists && word !== "on");
+  showBalance(found.balance);
   keyed(get("bookies"), found.bookies, (each) => each.bookie, createBookie, updateBookie);
   get("short-panel").hidden = found.under_replicated === 0;
   keyed(get("short-ledgers"), found.under_replicated_ledgers, (each) => each.ledger_id, createShort, (row, each) => {
@@ -98,6 +99,15 @@ function showOverview(found) {
     put(row.children[2], clock(each.since_ms));
   });
   announce(found.bookies);
+}
+
+function showBalance(balance) {
+  const note = get("balance-note");
+  note.hidden = balance === null;
+  if (balance === null) return;
+  const where = balance.host ? ` on ${balance.host} since ${clock(balance.began_ms)}` : "";
+  const done = `${number.format(balance.moves_done)} of ${number.format(balance.moves)} moves, ${gigabytes(balance.bytes_done)} of ${gigabytes(balance.bytes)}`;
+  put(note, `A balance runs${where}: ${balance.moves ? done : "it looks at the ledgers"}`);
 }
 
 function announce(bookies) {
