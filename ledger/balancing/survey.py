@@ -10,14 +10,17 @@ Source: our own; docs/running.md.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from contextlib import aclosing
 
 import attrs
 
 from ledger.balancing.plan import BookieUse, ClosedLedger, Segment
-from ledger.catalog.catalog import LedgerCatalog
+from ledger.catalog.catalog import LedgerCatalog, Versioned
 from ledger.client import BookieSpace, LedgerClient
+from ledger.context import ClientContext
+from ledger.digest import EntryCodec
 from ledger.errors import (
     BookieTimeoutError,
     BookieUnavailableError,
@@ -29,8 +32,14 @@ from ledger.fragments.fragments import fragments_of
 from ledger.fragments.registered import read_registered
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_store.store import MetadataStore
+from ledger.read.lac_query import query_lac
+from ledger.read.replica_copy import ReplicaCopy
 from ledger.replication.marks import UnderReplicatedLedgers
+from ledger.runtime.events import event
+from ledger.runtime.log_lines import get_logger
 from ledger.runtime.tasks.task_errors import for_each
+
+logger = get_logger(__name__)
 
 ENTRY_BYTES = 40  # of the header, the digest and the length of an entry in an entry log
 READS_AT_ONCE = 16
@@ -42,7 +51,7 @@ class Survey:
 
     uses: tuple[BookieUse, ...]
     ledgers: tuple[ClosedLedger, ...]
-    open_ledgers: int  # neither counted nor moved: their sizes are not known yet
+    open_ledgers: int  # counted by what is confirmed, and not moved
     unknown_ledgers: int  # their metadata do not parse
 
 
@@ -58,33 +67,36 @@ async def survey(client: LedgerClient, session: MetadataStore, marks: UnderRepli
     root = client.root
     registered = await read_registered(session, root)
     catalog = LedgerCatalog(session, root, client.context.catalog.layout)
-    closed, open_ledgers, unknown = [], 0, 0
+    closed, unknown = list[ClosedLedger](), 0
+    opened = list[Versioned]()
     left = iter(await catalog.ledger_ids())
 
     async def lane(_: int) -> None:
-        nonlocal open_ledgers, unknown
+        nonlocal unknown
         for ledger_id in left:  # the lanes share it
             try:
-                metadata = (await catalog.get(ledger_id)).metadata
+                current = await catalog.get(ledger_id)
             except NoSuchLedgerError:
                 continue
             except LedgerError:
                 unknown += 1
                 continue
+            metadata = current.metadata
             _check_registered(ledger_id, metadata, registered.all)
             if metadata.is_closed:
-                closed.append(_closed(ledger_id, metadata))
+                closed.append(_sized(current, metadata.last_entry_id, metadata.length_bytes))
             else:
-                open_ledgers += 1
+                opened.append(current)
 
     await for_each(lane, range(READS_AT_ONCE))
     spaces = await _spaces(client, registered.all)
+    others = await _bytes_of_open(client.context, opened)
     uses = [
-        BookieUse(bookie, space.total_bytes, space.free_bytes, bookie in registered.writable)
+        BookieUse(bookie, space.total_bytes, space.free_bytes, bookie in registered.writable, others[bookie])
         for bookie, space in sorted(spaces.items())
     ]
     closed.sort(key=lambda one: one.ledger_id)
-    return Survey(tuple(uses), tuple(closed), open_ledgers, unknown)
+    return Survey(tuple(uses), tuple(closed), len(opened), unknown)
 
 
 async def check_unmarked(marks: UnderReplicatedLedgers) -> None:
@@ -107,17 +119,47 @@ def _check_registered(ledger_id: int, metadata: LedgerMetadata, registered: Coll
                 )
 
 
-def _closed(ledger_id: int, metadata: LedgerMetadata) -> ClosedLedger:
-    entries = metadata.last_entry_id + 1
-    stored_bytes = metadata.length_bytes + ENTRY_BYTES * entries
+def _sized(current: Versioned, last: int, length_bytes: int) -> ClosedLedger:
+    metadata, entries = current.metadata, last + 1
+    stored_bytes = length_bytes + ENTRY_BYTES * entries
     segments = []
-    for fragment in fragments_of(metadata, metadata.last_entry_id):
+    for fragment in fragments_of(metadata, last):
         count = max(0, fragment.last - fragment.first + 1)
-        # The share of the entries, since the metadata have the length of the whole ledger only.
+        # The share of the entries, since the length is that of the whole ledger.
         replicas = stored_bytes * count * metadata.write_quorum
         size = replicas // (entries * metadata.ensemble_size) if entries else 0
         segments.append(Segment(fragment.first, fragment.bookies, size))
-    return ClosedLedger(ledger_id, metadata.write_quorum, metadata.ack_quorum, tuple(segments))
+    return ClosedLedger(current.ledger_id, metadata.write_quorum, metadata.ack_quorum, tuple(segments))
+
+
+async def _bytes_of_open(context: ClientContext, opened: Collection[Versioned]) -> Counter[str]:
+    """The bytes of open ledgers on each bookie, up to what is confirmed."""
+    found = Counter[str]()
+    left = iter(opened)
+
+    async def lane(_: int) -> None:
+        for current in left:  # the lanes share it
+            metadata = current.metadata
+            codec = EntryCodec(metadata.digest_type, metadata.password or b"")
+            try:
+                last = await query_lac(context, current, codec)
+                if last < 0:
+                    continue
+                (body,) = await ReplicaCopy(current, context, None).read(last, last, ENTRY_BYTES)
+                length_bytes = codec.unpack(body, current.ledger_id, last).length_bytes
+            except LedgerError as exc:
+                logger.info(
+                    "ledger %d is open and not counted: %s",
+                    current.ledger_id,
+                    exc,
+                    extra=event("balance.uncounted", ledger=current.ledger_id, error=exc),
+                )
+                continue
+            for segment in _sized(current, last, length_bytes).segments:
+                found.update(dict.fromkeys(segment.bookies, segment.replica_bytes))
+
+    await for_each(lane, range(READS_AT_ONCE))
+    return found
 
 
 async def _spaces(client: LedgerClient, bookies: Collection[str]) -> dict[str, BookieSpace]:

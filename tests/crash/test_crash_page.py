@@ -8,8 +8,11 @@ import pytest
 import trio
 
 import dlog
-from dlog.cluster.layout import bookie_id
+from dlog.cluster.layout import LEDGERS_ROOT, bookie_id
 from dlog.cluster.local import open_local_cluster
+from ledger.balancing.run_node import RunningBalance, held_run
+from ledger.metadata_store.zookeeper import open_zookeeper_store
+from ledger.replication.marks import UnderReplicatedLedgers
 from tests.browser import open_browser, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
@@ -103,6 +106,28 @@ async def test_a_viewer_sees_ledgers_fall_short_when_a_bookie_dies_and_recover(t
                 assert [card for card in browser.run(CARDS) if lost in card and "away" in card]
                 # The guard's refusal of the page without a token, and nothing else.
                 assert [each for each in browser.errors() if "401" not in each] == []
+
+
+async def test_a_viewer_sees_a_running_balance(tmp_path: Path) -> None:
+    run = RunningBalance("ops1" + MARKUP, 1_700_000_000_000, 96, 17, 50_000_000_000, 9_000_000_000)
+    with trio.fail_after(90):
+        async with open_local_cluster(tmp_path, bookie_count=1, has_page=True) as cluster:
+            url = cluster.state.page_url
+            assert url is not None
+            async with open_zookeeper_store(cluster.zookeeper_hosts) as store:
+                await UnderReplicatedLedgers(store, LEDGERS_ROOT).prepare()
+                with open_browser() as browser:
+                    browser.open(f"{url}#token={cluster.paths.token.read_text().strip()}")
+                    await until(browser, "return !document.getElementById('main').hidden")
+                    hidden = "return document.getElementById('balance-note').hidden"
+                    assert browser.run(hidden)
+                    async with held_run(store, LEDGERS_ROOT, run):
+                        await until(browser, f"{TEXT_OF}.includes('17 of 96 moves')", "balance-note")
+                        told = browser.run(TEXT_OF, "balance-note")
+                        assert f"A balance runs on ops1{MARKUP}" in told
+                        assert browser.run("return document.title") == "DLog"
+                    await until(browser, hidden)
+                    assert [each for each in browser.errors() if "401" not in each] == []
 
 
 def _function(body: str) -> str:

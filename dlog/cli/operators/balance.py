@@ -78,7 +78,7 @@ def command(service: Service, dry_run: bool, rate_bytes_max: int, percent: float
     for one in result.left:
         print_note(f"ledger {one.ledger_id} stays on {one.source}: {one.reason}")
     if result.open_ledgers:
-        print_note(f"{counted(result.open_ledgers, 'open ledger')} not counted and not moved")
+        print_note(f"{counted(result.open_ledgers, 'open ledger')} counted and not moved")
     if result.unknown_ledgers:
         print_note(f"{counted(result.unknown_ledgers, 'ledger')} with metadata that do not parse left out")
     print_note(_summary(result, is_plan=dry_run))

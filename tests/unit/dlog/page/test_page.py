@@ -22,8 +22,10 @@ from bookie.http.messages import Method
 from dlog.cli.operators.bookie.page_routes import page_routes
 from dlog.page import Page, open_page, snapshots
 from dlog.page.page import CONTENT_POLICY, FILES, OPEN_S, PATHS
+from ledger.balancing.run_node import RunningBalance, held_run
 from ledger.catalog.paths import cookie_path
 from ledger.metadata_store.store import SessionState
+from ledger.replication.marks import UnderReplicatedLedgers
 from tests.fakes.dict_bookies import open_cluster
 from tests.fakes.dict_namespace import open_on
 
@@ -177,6 +179,28 @@ async def test_a_bookie_that_is_away_has_no_rate(autojump_clock: trio.testing.Mo
             found = await snapshots.overview(namespace, lambda kind, counters: dict.fromkeys(counters, 1.0))
             (away,) = [each for each in found["bookies"] if each["bookie"] == lost]
             assert (away["state"], away["free_bytes"]) == ("away", None)
+
+
+async def test_a_running_balance_is_shown_and_gone_with_its_end() -> None:
+    run = RunningBalance("ops1", 5, 9, 4, 9000, 4000)
+    async with open_cluster() as cluster, open_on(cluster) as opened:
+
+        async def shown() -> object:
+            found = await snapshots.overview(opened.namespace, lambda kind, counters: {})
+            return found["balance"]
+
+        assert await shown() is None
+        await UnderReplicatedLedgers(opened.store, "/ledgers").prepare()
+        async with held_run(opened.store, "/ledgers", run):
+            assert await shown() == {
+                "host": "ops1",
+                "began_ms": 5,
+                "moves": 9,
+                "moves_done": 4,
+                "bytes": 9000,
+                "bytes_done": 4000,
+            }
+        assert await shown() is None
 
 
 async def test_a_store_that_does_not_reply_is_reported_soon(

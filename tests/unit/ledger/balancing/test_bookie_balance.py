@@ -16,8 +16,10 @@ from ledger.balancing import Balanced, BalanceOptions, RunningBalance, balance_b
 from ledger.balancing.run_node import running_balance
 from ledger.balancing.survey import ENTRY_BYTES
 from ledger.codes import Code
+from ledger.config import ClientConfig
 from ledger.errors import BalanceRunningError, ClusterNotWholeError
 from ledger.metadata_store.memory import open_memory_store
+from ledger.placement.config import FixedLocations, PlacementConfig, PlacementPolicy
 from ledger.replication.config import ReplicationConfig
 from ledger.wire.messages import AddRequest, BookieInfoRequest
 from tests.fakes.replication_world import PAYLOADS, ReplicationWorld, open_world
@@ -140,13 +142,17 @@ async def test_a_plan_alone_changes_nothing() -> None:
 
 async def test_an_open_ledger_stays_where_it_is() -> None:
     async with open_world(3) as world, await world.client.create() as writer:
-        await writer.append_many(PAYLOADS)
+        for payload in PAYLOADS:
+            await writer.append(payload)
         before = await world.members(writer.ledger_id)
         await world.start("b4:1")
         for bookie in world.cluster.bookies.values():
             bookie.free_bytes = 1_000_000
         result = await balanced(world)
         assert (result.plan.moves, result.open_ledgers) == ((), 1)
+        # The last entry is not known to be confirmed.
+        stored = sum(map(len, PAYLOADS[:-1])) + ENTRY_BYTES * LAST
+        assert result.plan.before == {"b1:1": stored, "b2:1": stored, "b3:1": stored, "b4:1": 0}
         await world.locked(writer.ledger_id)
         outcome = await world.restorer.relocate(writer.ledger_id, before[0][0], "b4:1")
         assert outcome.value == "open"
@@ -337,6 +343,23 @@ async def test_a_bookie_that_becomes_read_only_or_refuses_gets_nothing_more() ->
         assert counts["b4:1"] == 0
         assert counts["b5:1"] > 0
         await check(world, ledgers)
+
+
+async def test_each_ledger_keeps_a_replica_in_a_second_rack() -> None:
+    racks = {"b1:1": "/a", "b2:1": "/a", "b3:1": "/b", "b4:1": "/a", "b5:1": "/b"}
+    placement = PlacementConfig(policy=PlacementPolicy.RACK_AWARE, locations=FixedLocations(racks))
+    async with open_world(3, client=ClientConfig(placement=placement)) as world:
+        ledgers = [await world.closed_ledger(ensemble_size=2, write_quorum=2) for _ in range(LEDGERS)]
+        await world.start("b4:1")
+        await world.start("b5:1")
+        for bookie in world.cluster.bookies.values():
+            bookie.free_bytes = 1_000_000
+        result = await balanced(world)
+        counts = await replicas(world, ledgers)
+        assert (result.left, min(counts["b4:1"], counts["b5:1"]) > 0) == ([], True)
+        for ledger_id in ledgers:
+            (bookies,) = await world.members(ledger_id)
+            assert {racks[bookie] for bookie in bookies} == {"/a", "/b"}
 
 
 async def test_copies_keep_to_the_rate(autojump_clock: MockClock) -> None:
