@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import sys
 from functools import partial
@@ -13,13 +15,14 @@ import pytest
 import trio
 
 from dlog.cluster import LocalCluster, open_local_cluster
-from dlog.cluster.layout import LEDGERS_ROOT, bookie_id
+from dlog.cluster.layout import LEDGERS_ROOT, Member, bookie_id
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.codes import Code
 from ledger.config import ClientConfig
 from ledger.metadata_store.zookeeper import open_zookeeper_store
 from ledger.transport.dial import dial_tcp
 from ledger.wire.messages import ReadRequest
+from tests.mounts import mount_memory, unmount
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
 TEST_TIMEOUT_S = 240
@@ -202,3 +205,80 @@ async def members(client: LedgerClient, ledger_id: int) -> tuple[str, ...]:
 async def has(client: LedgerClient, bookie: str, ledger_id: int) -> bool:
     reply = await client.context.transport.call(bookie, ReadRequest(ledger_id, 0))
     return reply.code is Code.OK
+
+
+DISK_BYTES = 256 << 20
+SMALL = {
+    "logSizeLimit": 4 << 20,
+    "flushReserveBytes": 4 << 20,
+    "compactionReserveBytes": 8 << 20,
+    "minUsableSizeForEntryLogCreation": 4 << 20,
+    "minUsableSizeForHighPriorityWrites": 4 << 20,
+    "minUsableSizeForIndexFileCreation": 4 << 20,
+    "diskCheckInterval": 500,
+    "gcWaitTime": 500,
+    "gcOverreplicatedLedgerWaitTime": 1000,
+}
+
+
+async def set_up(cluster: LocalCluster, index: int) -> None:
+    """Start a bookie again with the settings of a small disk."""
+    config = cluster.paths.bookie_config(cluster.state.bookies[index].name)
+    lines = config.read_text("utf-8").splitlines()
+    lines = [line for line in lines if line.partition("=")[0] not in SMALL]
+    lines += [f"{key}={value}" for key, value in SMALL.items()]
+    assert await cluster.terminate(index)
+    config.write_text("\n".join(lines) + "\n", "utf-8")
+    await cluster.restart(index)
+
+
+async def used_share(client: LedgerClient, bookie: str) -> float:
+    """As the bookie reports it."""
+    space = await client.bookie_space(bookie)
+    return 1 - space.free_bytes / space.total_bytes
+
+
+@pytest.mark.mounts
+async def test_three_disks_at_80_percent_and_two_new_ones_end_equally_full(tmp_path: Path) -> None:
+    paths = LocalCluster(tmp_path).paths
+    with trio.fail_after(TEST_TIMEOUT_S), contextlib.ExitStack() as mounts:
+        for number in range(1, 6):
+            disk = paths.home(f"bookie-{number}") / "ledgers"
+            disk.mkdir(parents=True)
+            mount_memory(disk, DISK_BYTES)
+            mounts.callback(unmount, disk)
+        async with open_local_cluster(
+            tmp_path, bookie_count=3, session_timeout_ms=SESSION_MS, has_page=True
+        ) as cluster:
+            for index in range(3):
+                await set_up(cluster, index)
+            async with (
+                open_zookeeper_store(cluster.zookeeper_hosts) as store,
+                open_ledger_client(store, dial_tcp, ClientConfig(), root=LEDGERS_ROOT) as client,
+            ):
+                bookies = [bookie_id(each) for each in cluster.state.bookies]
+                payload = os.urandom(100_000)
+                while min([await used_share(client, one) for one in bookies]) < 0.8:
+                    async with await client.create() as writer:
+                        await writer.append_many([payload] * 20)
+                    await trio.sleep(0.02)
+                await cluster.start(bookie_count=5, has_page=True)
+                for index in (3, 4):
+                    await set_up(cluster, index)
+                code, _, told = await Balances(cluster).run()
+                assert code == 0, told
+                for member in cluster.state.bookies[:3]:
+                    await force_compaction(cluster, member)
+                bookies = [bookie_id(each) for each in cluster.state.bookies]
+                shares = [1.0, 0.0]
+                while max(shares) - min(shares) > 0.1 * max(shares):
+                    await trio.sleep(0.5)
+                    shares = [await used_share(client, one) for one in bookies]
+                assert max(shares) < 0.6
+
+
+async def force_compaction(cluster: LocalCluster, member: Member) -> None:
+    url = f"http://127.0.0.1:{member.http_port}"
+    command = [sys.executable, "-m", "dlog.cli.main", "bookie", "gc", "--url", url]
+    command += ["--token-file", str(cluster.paths.token), "--force-major", "--wait"]
+    await trio.run_process(command, stdout=DEVNULL, stderr=DEVNULL)
