@@ -24,7 +24,13 @@ from ledger.catalog.catalog import LedgerCatalog, Versioned
 from ledger.catalog.metadata_update import update_metadata
 from ledger.context import ClientContext
 from ledger.digest import EntryCodec
-from ledger.errors import BookieError, LedgerError, NoSuchLedgerError, TooManyRequestsRefusal
+from ledger.errors import (
+    BookieError,
+    BookieUnavailableError,
+    LedgerError,
+    NoSuchLedgerError,
+    TooManyRequestsRefusal,
+)
 from ledger.fragments.fragments import ReplaceReplicas, fragments_of, needs_closing
 from ledger.fragments.ledger_check import BadFragment, CheckResult, LedgerCheck, last_entry_of
 from ledger.fragments.placement_check import Placing, fragment_placing
@@ -312,6 +318,8 @@ class LedgerRestorer:
             members=change.replacements.values(),
         )
         found = await check.find(attrs.evolve(current, metadata=planned), planned.last_entry_id, registered)
+        for bookie in found.unreached:
+            raise BookieUnavailableError(bookie, "it was lost after the copy, which was not read back")
         return found.is_sound
 
     async def _repair_placement(self, checked: _Checked) -> bool:

@@ -21,7 +21,7 @@ from ledger.errors import BalanceRunningError, ClusterNotWholeError
 from ledger.metadata_store.memory import open_memory_store
 from ledger.placement.config import FixedLocations, PlacementConfig, PlacementPolicy
 from ledger.replication.config import ReplicationConfig
-from ledger.wire.messages import AddRequest, BookieInfoRequest
+from ledger.wire.messages import AddRequest, BookieInfoRequest, ListEntriesRequest
 from tests.fakes.replication_world import PAYLOADS, ReplicationWorld, open_world
 
 LEDGERS = 20
@@ -243,6 +243,20 @@ async def test_a_lost_bookie_ends_the_run_and_it_goes_on_when_the_bookie_is_back
         bookie.refuse = lambda _: None
         await balanced(world)
         assert is_even(await replicas(world, ledgers))
+        await check(world, ledgers)
+
+
+async def test_a_bookie_that_is_lost_before_its_copy_is_read_back_ends_the_run() -> None:
+    async with grown_world(1) as (world, ledgers), trio.open_nursery() as nursery:
+
+        def lose(request: object) -> None:
+            if isinstance(request, ListEntriesRequest):
+                nursery.start_soon(lambda: world.cluster.stop("b4:1", registered=True))
+
+        world.cluster.bookies["b4:1"].refuse = lose
+        with pytest.raises(ClusterNotWholeError, match=r"after 0 of .* moves.*b4:1"):
+            await balanced(world)
+        assert (await replicas(world, ledgers))["b4:1"] == 0
         await check(world, ledgers)
 
 
