@@ -88,6 +88,8 @@ def _tables(found: dict[str, Any]) -> list[str]:
         head += (
             f", auto-recovery {'on' if is_on else 'off' if not recovery['enabled'] else 'without auditor'}"
         )
+    if (balance := overview["balance"]) is not None:
+        head += f", a balance runs: {balance['moves_done']} of {balance['moves']} moves"
     bookies = [
         [
             each["bookie"],

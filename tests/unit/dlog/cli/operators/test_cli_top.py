@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dlog.cli.main import main
+from dlog.cli.operators.top import _tables
 
 pytestmark = pytest.mark.slow
 
@@ -32,3 +33,7 @@ def test_one_look_shows_bookies_and_logs_with_rates(
     shown = capfd.readouterr().out
     assert "0 under-replicated ledgers" in shown
     assert "orders" in shown
+    # A running balance is on the first line.
+    balance = {"host": "ops1", "began_ms": 5, "moves": 9, "moves_done": 4, "bytes": 9, "bytes_done": 4}
+    found["overview"]["balance"] = balance
+    assert "a balance runs: 4 of 9 moves" in _tables(found)[0]
