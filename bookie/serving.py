@@ -57,6 +57,7 @@ class PublicSide:
             cookie=member.cookie,
             auto_recovery=None if config.auto_recovery is None else AutoRecoveryStats(),
             healing=upkeep.healing.stats,
+            integrity=upkeep.integrity.stats,
         )
 
     async def run(

@@ -33,6 +33,7 @@ class Upkeep:
 
     garbage: GarbageCollector
     healing: DamageHealing
+    integrity: IntegrityRepair
     rounds: Sequence[Callable[[], Awaitable[None]]]
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -81,4 +82,4 @@ async def prepare_upkeep(service: BookieService, member: Membership, setup: Book
     if config.new_ledgers.unconfirmed_max:
         service.new_ledgers = NewLedgers(config.new_ledgers, trio.current_time)
         rounds.append(NewLedgerCheck(service.new_ledgers, live.find, served.delete_ledgers).run)
-    return Upkeep(garbage, healing, rounds)
+    return Upkeep(garbage, healing, repair, rounds)

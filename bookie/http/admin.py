@@ -18,6 +18,7 @@ from bookie.disk.disk import Disk
 from bookie.disk_watch import DiskWatch
 from bookie.gc.collector import GarbageCollector
 from bookie.healing.damage_healing import HealingStats
+from bookie.healing.integrity import IntegrityStats
 from bookie.http.messages import UnavailableError
 from bookie.identity.cookie import Cookie
 from bookie.requests.session import BookieService
@@ -56,6 +57,7 @@ class Admin:
     cookie: Cookie | None = None
     auto_recovery: AutoRecoveryStats | None = None  # in this process
     healing: HealingStats | None = None
+    integrity: IntegrityStats | None = None
     tasks: trio.Nursery | None = attrs.field(default=None, init=False)  # while the server runs
     recovery: RecoveryState | None = attrs.field(default=None, init=False)
     clients: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(CLIENTS_MAX), init=False)

@@ -13,18 +13,29 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import attrs
 import trio
 
 from bookie.disk.disk import DiskUsage
 from bookie.http.admin import Admin
-from bookie.latency import Latency
+from bookie.http.metric_help import help_of
+from bookie.latency import HISTOGRAM_BOUNDS_S, Latency
 from bookie.storage.storage import Storage
 from ledger.replication import AutoRecoveryStats
 from ledger.replication.auditor import AuditorStats
-from ledger.runtime.statistics.exposition import Metric, Summary, counter, exposition, gauge, quoted, summary
+from ledger.runtime.statistics.exposition import (
+    Metric,
+    Summary,
+    counter,
+    exposition,
+    gauge,
+    histogram,
+    quoted,
+    summary,
+)
 from ledger.runtime.tasks.failure_domain import contained_failures
 
 INSIDE = "replication_"  # in front of the names of auto-recovery in the process of a bookie
@@ -33,18 +44,23 @@ _STATM = Path("/proc/self/statm")
 
 def metrics_text(admin: Admin) -> str:
     """All measurements."""
-    return exposition(_metrics(admin))
+    return _text(_metrics(admin))
 
 
 def auto_recovery_metrics_text(stats: AutoRecoveryStats) -> str:
     """The measurements of a process of auto-recovery that is no bookie; as Apache's, without the prefix."""
-    return exposition([*_auditor(stats.auditor, ""), *_worker(stats, ""), *_process()])
+    return _text([*_auditor(stats.auditor, ""), *_worker(stats, ""), *_process()])
+
+
+def _text(metrics: Iterable[Metric]) -> str:
+    return exposition(attrs.evolve(metric, help=help_of(metric.name)) for metric in metrics)
 
 
 def _metrics(admin: Admin) -> Iterator[Metric]:
     yield from _health(admin)
     yield from _directories(admin)
     yield from _requests(admin)
+    yield from _durations(admin)
     yield from _long_polls(admin)
     storage = admin.service.storage
     yield from _journals(storage)
@@ -142,6 +158,20 @@ def _requests(admin: Admin) -> Iterator[Metric]:
     yield counter("bookkeeper_server_READ_ENTRY_REJECTED", work.refused_reads)
 
 
+def _durations(admin: Admin) -> Iterator[Metric]:
+    """What the summaries have too, in a form that can be added over bookies."""
+    work = admin.service.in_progress
+    syncs = [journal.syncs for journal in admin.service.storage.journals.all]
+    yield _histogram("bookie_add_duration_seconds", [work.added])
+    yield _histogram("bookie_read_duration_seconds", [work.deferred.reads[0]])
+    yield _histogram("bookie_journal_sync_duration_seconds", syncs)
+
+
+def _histogram(name: str, latencies: Sequence[Latency]) -> Metric:
+    counts = [sum(each) for each in zip(*(one.histogram() for one in latencies), strict=True)]
+    return histogram(name, HISTOGRAM_BOUNDS_S, counts, sum(one.sum_s for one in latencies))
+
+
 def _long_polls(admin: Admin) -> Iterator[Metric]:
     watches = admin.service.watches
     prefix = "bookkeeper_server_READ_ENTRY_LONG_POLL"
@@ -153,6 +183,10 @@ def _long_polls(admin: Admin) -> Iterator[Metric]:
 def _losses(admin: Admin) -> Iterator[Metric]:
     yield gauge("bookie_limbo_ledgers", admin.service.storage.limbo_count)
     yield counter("bookie_limbo_unknown_replies", admin.service.in_progress.unknown_replies)
+    if admin.integrity is not None:
+        yield gauge("bookie_limbo_lost_entries", sum(admin.integrity.entries_lost.values()))
+        yield counter("bookie_limbo_copied_entries_total", admin.integrity.entries_copied)
+        yield counter("bookie_limbo_copied_bytes_total", admin.integrity.bytes_copied)
     if admin.healing is not None:
         yield counter("bookie_healing_attempts", admin.healing.attempts)
         yield counter("bookie_healing_entries", admin.healing.healed)
@@ -281,6 +315,8 @@ def _worker(stats: AutoRecoveryStats, prefix: str) -> Iterator[Metric]:
     yield _sums(f"{scope}_NUM_BYTES_WRITTEN", ("true", copies.entries_copied, copies.bytes_copied))
     yield counter(f"{scope}_fragments_copied", copies.fragments_copied)
     yield counter(f"{scope}_ledgers_closed", copies.ledgers_closed)
+    yield counter(f"{scope}_copied_entries_total", copies.entries_copied)
+    yield counter(f"{scope}_copied_bytes_total", copies.bytes_copied)
 
 
 def _process() -> Iterator[Metric]:

@@ -1,14 +1,15 @@
 """The text format of Prometheus, as Apache's programs write it.
 
 Inside: kinds, labels, numbers. Not inside: what is measured.
-Always: a summary is in milliseconds, as in Apache's programs, so that their dashboards fit.
+Always: a summary is in milliseconds, as in Apache's programs, so that their dashboards fit. A histogram
+is in seconds, because those programs have none.
 
 Source: PrometheusTextFormatUtil.java; docs/http.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -62,6 +63,19 @@ def summary(name: str, summaries: Iterable[Summary]) -> Metric:
         series.append((f"_count{{{one.labels}}}", one.count))
         series.append((f"_sum{{{one.labels}}}", one.sum_s * 1000))
     return Metric(name, "summary", tuple(series))
+
+
+def histogram(name: str, bounds_s: Sequence[float], counts: Sequence[int], sum_s: float) -> Metric:
+    """Times in seconds, as programs of Prometheus write them. Histograms of one name can be added.
+
+    Args:
+        counts: The samples up to each of ``bounds_s``, and last the number of all.
+    """
+    series: list[tuple[str, float]] = [
+        (f'_bucket{{le="{bound_s!r}"}}', count) for bound_s, count in zip(bounds_s, counts, strict=False)
+    ]
+    series += [('_bucket{le="+Inf"}', counts[-1]), ("_sum", sum_s), ("_count", counts[-1])]
+    return Metric(name, "histogram", tuple(series))
 
 
 def number(value: float) -> str:

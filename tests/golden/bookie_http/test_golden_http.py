@@ -182,6 +182,7 @@ async def test_every_request_has_the_status_and_the_keys_of_apaches_bookie(
 
 # Our own, beside Apache's.
 OUR_METRICS = {
+    "bookie_add_duration_seconds",
     "bookie_connections",
     "bookie_contained_failures_total",
     "bookie_disk_free_bytes",
@@ -192,13 +193,18 @@ OUR_METRICS = {
     "bookie_healing_index_pages",
     "bookie_journal_dir_free_bytes",
     "bookie_journal_dir_total_bytes",
+    "bookie_journal_sync_duration_seconds",
     "bookie_ledger_dir_entry_log_bytes",
     "bookie_ledger_dir_free_bytes",
     "bookie_ledger_dir_has_space",
     "bookie_ledger_dir_total_bytes",
+    "bookie_limbo_copied_bytes_total",
+    "bookie_limbo_copied_entries_total",
     "bookie_limbo_ledgers",
+    "bookie_limbo_lost_entries",
     "bookie_limbo_unknown_replies",
     "bookie_long_polls",
+    "bookie_read_duration_seconds",
     "bookie_flush",  # these seven: of Apache's DbLedgerStorage, which was not recorded
     "bookie_ledgers_count",
     "bookie_read_cache_hits",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.latency import WINDOW_S, Latency
+from bookie.latency import HISTOGRAM_BOUNDS_S, WINDOW_S, Latency
 from ledger.runtime.statistics.histogram import QUANTILES
 
 
@@ -33,6 +33,17 @@ def test_quantiles_are_those_of_the_last_whole_window_only() -> None:
     assert [quantile for quantile, bound in latency.quantiles(WINDOW_S) if bound > 0] == list(QUANTILES)
     assert all(math.isnan(bound) for _, bound in latency.quantiles(WINDOW_S * 5))
     assert latency.count == 5
+
+
+@given(st.lists(st.floats(min_value=0, max_value=1000).filter(lambda s: s not in HISTOGRAM_BOUNDS_S)))
+def test_the_histogram_has_all_samples_since_the_start(samples: list[float]) -> None:
+    latency = Latency()
+    for number, took_s in enumerate(samples):
+        latency.add(took_s, number * WINDOW_S)
+    assert latency.histogram() == [
+        *(sum(took_s <= bound_s for took_s in samples) for bound_s in HISTOGRAM_BOUNDS_S),
+        len(samples),
+    ]
 
 
 @pytest.mark.parametrize("took_s", [0.0, 1e-12, 1e9])

@@ -170,9 +170,8 @@ async def test_metrics_have_the_names_of_apaches_bookie(tmp_path: Path) -> None:
         assert "bookie_ledger_num_dirs 2" in lines
         assert "# TYPE bookie_gc_MAJOR_COMPACTION_TOTAL counter" in lines
         for line in lines:
-            assert (
-                line.startswith("# TYPE ") or not float(line.rsplit(maxsplit=1)[1]) < -1
-            )  # NaN: no samples yet
+            # NaN: no samples yet.
+            assert line.startswith("# ") or not float(line.rsplit(maxsplit=1)[1]) < -1
 
 
 @pytest.mark.slow

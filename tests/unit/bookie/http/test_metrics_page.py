@@ -1,6 +1,7 @@
 """``/metrics``: the table of docs/http.md against what a bookie prints, and the numbers of requests."""
 
 # covers: bookie/http/metrics.py
+# covers: bookie/http/metric_help.py
 
 from __future__ import annotations
 
@@ -15,8 +16,10 @@ from trio.testing import memory_stream_pair
 from bookie.bookie import open_bookie
 from bookie.disk.real_disk import RealDisk
 from bookie.healing.damage_healing import HealingStats
+from bookie.healing.integrity import IntegrityStats
 from bookie.http.admin import RecoveryState
-from bookie.http.metrics import metrics_text
+from bookie.http.metrics import auto_recovery_metrics_text, metrics_text
+from bookie.latency import HISTOGRAM_BOUNDS_S
 from bookie.ledger_record import UNKNOWN_KEY
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
@@ -31,16 +34,63 @@ from tests.unit.bookie.http.test_admin import serving
 from tests.unit.bookie.server.test_server import Caller, add
 
 
-@pytest.mark.slow
-async def test_the_table_of_the_page_has_every_name_and_no_other(tmp_path: Path) -> None:
+async def all_metrics(tmp_path: Path) -> str:
+    """The text with each metric that a bookie can have."""
     config = StorageConfig(journal_directories=(tmp_path / "oj",), ledger_directories=(tmp_path / "ol",))
     async with serving(tmp_path) as (admin, _), open_bookie(config) as other:
         admin.server = other.server  # only its count of connections is read
         admin.healing, admin.recovery = HealingStats(), RecoveryState(("b1:3181",))
-        admin.auto_recovery = AutoRecoveryStats()
+        admin.integrity, admin.auto_recovery = IntegrityStats(), AutoRecoveryStats()
         admin.auto_recovery.auditor.placement = PlacementFindings()
         admin.auto_recovery.auditor.replicas = ReplicaFindings()
-        printed = dict(re.findall(r"^# TYPE (\S+) (\w+)$", metrics_text(admin), re.MULTILINE))
+        return metrics_text(admin)
+
+
+@pytest.mark.slow
+async def test_each_metric_has_a_help(tmp_path: Path) -> None:
+    lines = (await all_metrics(tmp_path)).splitlines()
+    typed = [(at, line.split()[2]) for at, line in enumerate(lines) if line.startswith("# TYPE ")]
+    assert len(typed) > 80
+    assert [name for at, name in typed if not lines[at - 1].startswith(f"# HELP {name} ")] == []
+    alone = auto_recovery_metrics_text(AutoRecoveryStats())
+    assert alone.count("# HELP ") == alone.count("# TYPE ")
+
+
+async def test_the_histograms_of_two_bookies_can_be_added(tmp_path: Path) -> None:
+    name = "bookie_add_duration_seconds"
+    async with serving(tmp_path) as (admin, _):
+        added = admin.service.in_progress.added
+        added.add(0.001, 0.0, count=3)
+        added.add(30.0, 0.0)
+        lines = [line for line in metrics_text(admin).splitlines() if line.startswith(name)]
+    bounds = [line.partition('"')[2].partition('"')[0] for line in lines if "_bucket" in line]
+    assert bounds == [*(repr(each) for each in HISTOGRAM_BOUNDS_S), "+Inf"]
+    assert f'{name}_bucket{{le="0.0009765625"}} 0' in lines
+    assert f'{name}_bucket{{le="0.001953125"}} 3' in lines
+    assert f'{name}_bucket{{le="16.0"}} 3' in lines
+    assert lines[-3:] == [f'{name}_bucket{{le="+Inf"}} 4', f"{name}_sum 30.003", f"{name}_count 4"]
+
+
+async def test_copies_of_limbo_and_of_auto_recovery_are_counters(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (admin, _):
+        admin.integrity, admin.auto_recovery = IntegrityStats(), AutoRecoveryStats()
+        admin.integrity.entries_copied, admin.integrity.bytes_copied = 4, 400
+        admin.integrity.entries_lost.update({7: 2, 8: 1})
+        admin.auto_recovery.copies.entries_copied, admin.auto_recovery.copies.bytes_copied = 5, 500
+        lines = metrics_text(admin).splitlines()
+    for line in (
+        "bookie_limbo_copied_entries_total 4",
+        "bookie_limbo_copied_bytes_total 400",
+        "bookie_limbo_lost_entries 3",
+        "replication_replication_worker_copied_entries_total 5",
+        "replication_replication_worker_copied_bytes_total 500",
+    ):
+        assert line in lines
+
+
+@pytest.mark.slow
+async def test_the_table_of_the_page_has_every_name_and_no_other(tmp_path: Path) -> None:
+    printed = dict(re.findall(r"^# TYPE (\S+) (\w+)$", await all_metrics(tmp_path), re.MULTILINE))
     _, _, section = (ROOT / "docs" / "http.md").read_text("utf-8").partition("## Metrics")
     table = section.partition("Apache's other names")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ") and "`" in line]
