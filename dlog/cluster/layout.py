@@ -43,7 +43,7 @@ class Member:
     name: str  # "zookeeper", "bookie-1", ...
     port: int
     process: ProcessId | None = None
-    http_port: int | None = None  # of a bookie's page; None: it has no HTTP server
+    http_port: int | None = None  # of metrics and of a bookie's page; None: it has no HTTP server
 
 
 @attrs.frozen
@@ -52,7 +52,7 @@ class ClusterState:
 
     zookeeper: Member
     bookies: tuple[Member, ...]
-    recovery: Member | None = None  # the process of auto-recovery, which has no port
+    recovery: Member | None = None  # the process of auto-recovery, which has no port but that of HTTP
     secure: bool = False  # the bookies demand TLS and a client certificate
 
     @property

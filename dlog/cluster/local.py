@@ -76,6 +76,7 @@ class MemberStatus:
     data_bytes: int  # disk use of its directory
     free_bytes: int | None  # free disk space that the bookie reports
     log: str
+    http_port: int | None = None  # of its metrics; None: it has no HTTP server
 
     @property
     def is_well(self) -> bool:
@@ -152,7 +153,8 @@ class LocalCluster:
         Args:
             bookie_count: A greater number than before adds bookies. None keeps the number; a new cluster gets
                 3.
-            has_page: Bookies that are added serve the page over HTTP. It needs the extra `admin`.
+            has_page: Bookies that are added serve the page over HTTP, and auto-recovery its metrics. It needs
+                the extra `admin`.
             has_recovery: A process restores the replicas of lost bookies, also at later starts.
             secure: A new cluster gets certificates and mutual TLS. It needs the extra `security`.
             only: The names of the processes to start; empty: all.
@@ -318,7 +320,8 @@ class LocalCluster:
             served = [attrs.evolve(each, http_port=port) for each, port in zip(added, ports, strict=True)]
             state = attrs.evolve(state, bookies=(*state.bookies[:first], *served))
         if has_recovery and state.recovery is None:
-            state = attrs.evolve(state, recovery=Member("autorecovery", 0))
+            port = free_ports(1, self._rng, host=LOCALHOST)[0] if has_page else None
+            state = attrs.evolve(state, recovery=Member("autorecovery", 0, http_port=port))
         if state.secure:
             _write_security(self.paths, state.uri)
         self._record(state)
@@ -383,11 +386,10 @@ class LocalCluster:
             return
         self.paths.home(member.name).mkdir(parents=True, exist_ok=True)
         where = f"zk://{state.zookeeper_hosts}{LEDGERS_ROOT}"
-        self._spawn(
-            member,
-            [sys.executable, "-m", "dlog.cli.main", "autorecovery", "--service", where, "--id", "local"],
-            started,
-        )
+        command = [sys.executable, "-m", "dlog.cli.main", "autorecovery", "--service", where, "--id", "local"]
+        if member.http_port is not None:
+            command += ["--http-port", str(member.http_port)]
+        self._spawn(member, command, started)
 
     def _spawn(self, member: Member, command: Sequence[str], started: list[str]) -> None:
         # Listed first, so that the clean-up covers the process even if it cannot be recorded.
@@ -456,6 +458,7 @@ class LocalCluster:
             data_bytes=disk_bytes(self.paths.home(member.name)),
             free_bytes=None,
             log=str(self.paths.log(member.name)),
+            http_port=member.http_port,
         )
 
     def _record(self, state: ClusterState) -> None:

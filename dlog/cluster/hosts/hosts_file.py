@@ -90,6 +90,7 @@ class Host:
     http_port: int | None = None  # None: no HTTP server, and no page
     http_host: str = "127.0.0.1"
     autorecovery: bool = True
+    autorecovery_http_port: int | None = None  # None: the one after ``http_port``
     zookeeper: int | None = None  # the member's id (myid); None: no ZooKeeper here
     zookeeper_port: int = 2181
     zookeeper_peer_port: int = 2888
@@ -97,6 +98,13 @@ class Host:
     zookeeper_directory: PurePosixPath | None = None
     zookeeper_heap_mib: int = 512
     zookeeper_jars: PurePosixPath | None = None
+
+    @property
+    def recovery_http_port(self) -> int | None:
+        """The port of auto-recovery's metrics; None: it has no HTTP server."""
+        if self.autorecovery_http_port is not None or self.http_port is None:
+            return self.autorecovery_http_port
+        return self.http_port + 1
 
     @property
     def bookie_id(self) -> str:
@@ -191,6 +199,7 @@ _HOST_KINDS: Mapping[str, Kind] = {
     "http_port": "port",
     "http_host": "text",
     "autorecovery": "switch",
+    "autorecovery_http_port": "port",
     "zookeeper": "number",
     "zookeeper_port": "port",
     "zookeeper_peer_port": "port",
@@ -319,6 +328,8 @@ def _check_together(path: Path, hosts: tuple[Host, ...]) -> None:
             claims.append(("bookie_port", host.address, host.bookie_port))
             if host.http_port is not None:
                 claims.append(("http_port", host.address, host.http_port))
+        if host.autorecovery and host.recovery_http_port is not None:
+            claims.append(("autorecovery_http_port", host.address, host.recovery_http_port))
         if host.zookeeper is not None:
             for key in ("zookeeper_port", "zookeeper_peer_port", "zookeeper_election_port"):
                 claims.append((key, host.address, getattr(host, key)))

@@ -235,10 +235,15 @@ def start_program(file: HostsFile, host: Host, program: str, *, timeout_s: float
             *([] if host.zookeeper_jars is None else ["--jars", str(host.zookeeper_jars)]),
         ],
         BOOKIE: ["--config", str(paths.bookie_config)],
-        AUTORECOVERY: ["--service", str(file.service), "--id", host.name],
+        AUTORECOVERY: ["--service", str(file.service), "--id", host.name, *_recovery_http(host)],
     }
     options = ["--directory", str(paths.daemons), "--timeout", f"{timeout_s:g}", "--json"]
     return _dlog(host, "daemon", "start", *options, program, *arguments[program])
+
+
+def _recovery_http(host: Host) -> list[str]:
+    port = host.recovery_http_port
+    return [] if port is None else ["--http-port", str(port), "--http-host", host.http_host]
 
 
 def stop_program(host: Host, program: str, *, grace_s: float) -> Command:

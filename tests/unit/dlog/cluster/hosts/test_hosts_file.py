@@ -122,6 +122,10 @@ OTHER = '[hosts.m2]\naddress = "10.0.0.1"\ndirectory = "/srv/2"\n'
         (f"{HOST}bookie = false", "no host has a bookie"),
         (f"{HOST}{OTHER}", "host 'm2': bookie_port: 3181 is that of host 'm1': bookie_port already"),
         (f"{HOST}http_port = 3181", "host 'm1': http_port: 3181 is that of host 'm1': bookie_port already"),
+        (
+            f"{HOST}http_port = 8000\nautorecovery_http_port = 8000",
+            "host 'm1': autorecovery_http_port: 8000 is that of host 'm1': http_port already",
+        ),
         (HOST + OTHER.replace("/srv/2", "/var/lib/dlog"), "host 'm2': directory: /var/lib/dlog is that"),
         (
             HOST + OTHER.replace(".1", ".2") + "zookeeper = 1",

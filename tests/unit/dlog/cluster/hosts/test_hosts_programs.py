@@ -17,7 +17,7 @@ from bookie.config.bookie_config import load_config
 from dlog.cli.main import program
 from dlog.cluster.hosts import programs
 from dlog.cluster.hosts.channel import CommandOutcome, run_there
-from dlog.cluster.hosts.hosts_file import HostsFile, parse_hosts_file
+from dlog.cluster.hosts.hosts_file import Host, HostsFile, parse_hosts_file
 from dlog.cluster.zookeeper_member import client_address
 
 TEXT = """
@@ -132,6 +132,16 @@ def test_each_command_of_dlog_exists(file: HostsFile) -> None:
         started = parse(programs.start_program(file, host, one, timeout_s=9).words[1:])
         assert (started["program"], started["timeout"]) == (one, 9)
         parse([one, *started["arguments"]])
+
+
+def test_auto_recovery_serves_its_metrics_where_the_host_has_http(file: HostsFile) -> None:
+    def words(host: Host) -> str:
+        return " ".join(programs.start_program(file, host, "autorecovery", timeout_s=9).words)
+
+    with_http, without = file.hosts
+    assert words(with_http).endswith("--http-port 8001 --http-host 127.0.0.1")
+    assert "--http" not in words(without)
+    assert "--http-port 9000" in words(attrs.evolve(without, autorecovery_http_port=9000))
 
 
 def test_the_environment_of_a_host_is_set_for_each_dlog(file: HostsFile) -> None:
