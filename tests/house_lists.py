@@ -75,6 +75,7 @@ SHELLS: tuple[str, ...] = (
     "dlog/ledgers.py",
     "dlog/explain/collecting.py",
     "dlog/page/exporter.py",
+    "dlog/page/log_figures.py",
     "dlog/page/page.py",
     "dlog/page/snapshots.py",
     "namespace/cursor_nodes.py",

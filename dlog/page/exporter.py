@@ -11,18 +11,17 @@ Source: the Prometheus documentation, Metric and label naming; Writing exporters
 from __future__ import annotations
 
 import fnmatch
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 
-import attrs
 import trio
 
 from dlog.connect import open_namespace
-from dlog.description import LogDescription
 from dlog.errors import DLogError
 from dlog.explain.collecting import bookie_spaces, collect_cluster
 from dlog.namespace_handle import Namespace
+from dlog.page.log_figures import SeenLog, age_s
 from ledger.client import BookieSpace
 from ledger.errors import LedgerError
 from ledger.metadata_store.errors import MetadataError
@@ -43,49 +42,14 @@ BOOKIES_MAX = 1000
 MARKS_READ_MAX = 1000  # whose age is read; all are counted
 AT_ONCE = 8
 LOG_S = 5.0
+READS_S = 3.0  # from then on the lag in seconds is known only as far as this program saw the log grow
 LOGS_S = 45.0  # the logs that are not looked at until then are left out
 PART_S = 60.0
-GROWTHS_MAX = 1024  # of one log that are remembered
+SETTINGS = {"reader.read_bytes_max": "64K", "reader.read_ahead_bytes_max": "64K"}  # one record is wanted
 PARTS = ("bookies", "ledgers", "logs", "namespace")
 EXPECTED = (DLogError, LedgerError, MetadataError, OSError, trio.TooSlowError)
 
 Row = tuple[dict[str, str], float]
-
-
-@attrs.define
-class Growth:
-    """When a log was seen to grow; answers how long ago a record was there already.
-
-    The numbers count from the first record that was ever seen, so that a purge changes none of them.
-    """
-
-    _purged: int = 0
-    _records_of: dict[int, int | None] = attrs.Factory(dict)  # of each segment; None: in progress
-    _seen: deque[tuple[float, int]] = attrs.field(factory=lambda: deque(maxlen=GROWTHS_MAX))
-
-    def look(self, described: LogDescription, now_s: float) -> int:
-        """Note the log as it is now; returns the number of its last record."""
-        first = described.segments[0].segment_seqno if described.segments else None
-        gone = [seqno for seqno in self._records_of if first is None or seqno < first]
-        for seqno in gone:
-            count = self._records_of[seqno]
-            if count is None:  # how many records it had when it was purged is not known
-                self._seen.clear()
-            else:
-                self._purged += count
-        self._records_of = {each.segment_seqno: each.record_count for each in described.segments}
-        total = self._purged + described.record_count
-        if not self._seen or self._seen[-1][1] < total:
-            self._seen.append((now_s, total))
-        return total
-
-    def idle_s(self, now_s: float) -> float:
-        """Seconds since the log was last seen to grow, or since the first look."""
-        return now_s - self._seen[-1][0]
-
-    def lag_s(self, consumed: int, now_s: float) -> float:
-        """Seconds that the first record after ``consumed`` has been there at least."""
-        return next((now_s - at_s for at_s, total in self._seen if total > consumed), 0.0)
 
 
 class Exporter:
@@ -98,7 +62,7 @@ class Exporter:
         self._found_s: dict[str, float] = {}
         self._errors = dict.fromkeys(PARTS, 0)
         self._left_out: Counter[str] = Counter()
-        self._growths: dict[str, Growth] = {}
+        self._seen: dict[str, SeenLog] = {}
 
     def __repr__(self) -> str:
         return f"<Exporter of {self._uri}>"
@@ -126,7 +90,7 @@ class Exporter:
         """Collect until cancelled. No failure ends it: the namespace is opened again."""
         while True:
             try:
-                async with open_namespace(self._uri, read_only=True) as namespace:
+                async with open_namespace(self._uri, settings=SETTINGS, read_only=True) as namespace:
                     while not namespace.context.is_over:
                         await self.collect(namespace)
                         await trio.sleep(self._interval_s)
@@ -236,7 +200,7 @@ class Exporter:
         names = [each for each in await namespace.list_logs() if self._is_wanted(each)]
         shown = names[:LOGS_MAX]
         self._left_out["logs"] = len(names) - len(shown)
-        self._growths = {name: self._growths.get(name) or Growth() for name in shown}
+        self._seen = {name: seen for name, seen in self._seen.items() if name in set(shown)}
         rows: dict[str, list[Row]] = {name: [] for name in _LOG_NAMES}
         limit = trio.CapacityLimiter(AT_ONCE)
         looked = 0
@@ -270,25 +234,38 @@ class Exporter:
         return [_gauge(family, _LOG_NAMES[family], found) for family, found in rows.items()]
 
     async def _log(self, namespace: Namespace, name: str) -> list[tuple[str, Row]]:
+        until_s = trio.current_time() + READS_S
         cursors = namespace.cursors(name)
         every = await cursors.list()
         listed = every[:CURSORS_OF_LOG_MAX]
         self._left_out["logs"] += len(every) - len(listed)
-        lags = [(each.name, await cursors.lag(each)) for each in listed]
+        lags = [(each, await cursors.lag(each)) for each in listed]
         described = await namespace.describe_log(name)
-        now_s, growth = trio.current_time(), self._growths[name]
-        last, labels = growth.look(described, now_s), {"log": name}
+        seen, labels = self._seen.setdefault(name, SeenLog(described)), {"log": name}
+        seen.look(described)
+        figures: dict[str, float | None] = {
+            "dlog_log_records": described.record_count,
+            "dlog_log_segments": len(described.segments),
+            "dlog_log_idle_seconds": seen.idle_s,
+            "dlog_log_has_writer": float(described.writer is not None),
+            "dlog_log_size_bytes": await seen.size_bytes(namespace),
+            "dlog_log_last_record_age_seconds": age_s(described.last_txid, wall_ms()),
+        }
+        if (end := described.last_dlsn) is not None:
+            figures["dlog_log_last_segment"] = end.segment_seqno
+            figures["dlog_log_last_entry"] = end.entry_id
+            figures["dlog_log_last_slot"] = end.slot_id
+            figures["dlog_log_last_transaction_id"] = described.last_txid
         found: list[tuple[str, Row]] = [
-            ("dlog_log_records", (labels, described.record_count)),
-            ("dlog_log_segments", (labels, len(described.segments))),
-            ("dlog_log_idle_seconds", (labels, growth.idle_s(now_s))),
-            ("dlog_log_has_writer", (labels, float(described.writer is not None))),
+            (family, (labels, value)) for family, value in figures.items() if value is not None
         ]
         for cursor, lag in lags:
-            of_cursor = labels | {"cursor": cursor}
-            lag_s = growth.lag_s(last - lag, now_s) if lag else 0.0
+            of_cursor = labels | {"cursor": cursor.name}
+            reader = ("cursor", cursor.name)
+            lag_s = await seen.lag_s(namespace, reader, cursor.position, lag, until_s=until_s)
             found.append(("dlog_cursor_lag_records", (of_cursor, lag)))
             found.append(("dlog_cursor_lag_seconds", (of_cursor, lag_s)))
+        seen.forget_readers({("cursor", cursor.name) for cursor in listed})
         return found
 
     def _is_wanted(self, name: str) -> bool:
@@ -299,9 +276,15 @@ _LOG_NAMES = {
     "dlog_log_records": "Records of the log that are not purged.",
     "dlog_log_segments": "Segments of the log.",
     "dlog_log_idle_seconds": "Seconds since the exporter last saw the log grow, or first saw it.",
+    "dlog_log_size_bytes": "Stored bytes of one replica of the log, up to the last visible record.",
+    "dlog_log_last_segment": "The segment of the last visible record's position.",
+    "dlog_log_last_entry": "The entry of the last visible record's position.",
+    "dlog_log_last_slot": "The slot of the last visible record's position.",
+    "dlog_log_last_transaction_id": "The last visible record's transaction id.",
+    "dlog_log_last_record_age_seconds": "Seconds since the last visible record was written.",
     "dlog_log_has_writer": "1: a writer holds the log's lock.",
     "dlog_cursor_lag_records": "Records that the cursor's readers have not consumed.",
-    "dlog_cursor_lag_seconds": "Seconds that the oldest such record has been there while the exporter ran.",
+    "dlog_cursor_lag_seconds": "Seconds that the oldest such record has been there.",
 }
 
 

@@ -73,12 +73,14 @@ def exporting(uri: str) -> Iterator[str]:
 
 
 @contextmanager
-def prometheus(directory: Path, target: str) -> Iterator[str]:
-    """The address of a Prometheus that scrapes the target each second, with the alerts of the example."""
+def prometheus(directory: Path, targets: dict[str, list[str]]) -> Iterator[str]:
+    """The address of a Prometheus with the jobs and alerts of the example, which scrapes each second."""
     config = yaml.safe_load((EXAMPLES / "prometheus.yml").read_text("utf-8"))
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(EXAMPLES / "alerts.yml")]
-    config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
+    assert {job["job_name"] for job in config["scrape_configs"]} == targets.keys()
+    for job in config["scrape_configs"]:
+        job["static_configs"] = [{"targets": targets[job["job_name"]]}]
     file = directory / "prometheus.yml"
     file.write_text(yaml.safe_dump(config))
     (port,) = free_ports(1, random.Random(), host="127.0.0.1")
@@ -109,22 +111,39 @@ async def test_prometheus_has_data_for_each_panel_of_the_dashboard(tmp_path: Pat
     assert len(queries) >= 12
     series = tmp_path / "prometheus"
     series.mkdir()
-    with trio.fail_after(90):
-        async with open_local_cluster(tmp_path / "c", bookie_count=3, has_recovery=True) as cluster:
+    with trio.fail_after(180):
+        async with open_local_cluster(
+            tmp_path / "c", bookie_count=3, has_page=True, has_recovery=True
+        ) as cluster:
             async with (
                 dlog.open_namespace(cluster.uri) as namespace,
                 namespace.open_writer("orders", create=True) as writer,
             ):
                 await namespace.cursors("orders").set("billing", await writer.append(b"an order"))
-            with exporting(cluster.uri) as metrics, prometheus(series, metrics.split("/")[2]) as url:
+            # Auto-recovery serves its metrics without being asked to.
+            served = {each.name: f"127.0.0.1:{each.http_port}" for each in await cluster.status()}
+            jobs = {
+                "dlog-bookies": [served[f"bookie-{number}"] for number in (1, 2, 3)],
+                "dlog-autorecovery": [served["autorecovery"]],
+            }
+            with (
+                exporting(cluster.uri) as metrics,
+                prometheus(series, jobs | {"dlog": [metrics.split("/")[2]]}) as url,
+            ):
                 for query in queries:
                     while not await trio.to_thread.run_sync(results, url, query):  # noqa: ASYNC110
                         await trio.sleep(0.2)
                 # The alerts speak of names that there are. The age of a mark is there with a mark only.
                 rules = yaml.safe_load((EXAMPLES / "alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
-                named = {name for rule in rules for name in re.findall(r"dlog_\w+", rule["expr"])}
-                text = await trio.to_thread.run_sync(scraped, metrics)
+                named = {
+                    name.removesuffix("_bucket")
+                    for rule in rules
+                    for name in re.findall(r"(?:dlog|bookie|replication)_\w+", rule["expr"])
+                }
+                places = [metrics, *(f"http://{served[one]}/metrics" for one in ("bookie-1", "autorecovery"))]
+                text = "".join([await trio.to_thread.run_sync(scraped, place) for place in places])
                 there = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
+                assert text.count("# HELP ") == text.count("# TYPE ")
                 assert named - there == {"dlog_ledgers_under_replicated_oldest_age_seconds"}
 
 
