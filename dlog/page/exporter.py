@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
 import trio
@@ -32,12 +32,14 @@ from ledger.runtime.log_lines import get_logger
 from ledger.runtime.statistics.exposition import Metric, exposition, quoted
 from ledger.runtime.tasks.failure_domain import report_contained
 from ledger.runtime.tasks.task_errors import first_error
+from namespace.dlsn import DLSN
 
 logger = get_logger(__name__)
 
 LOGS_MAX = 1000
 CURSORS_MAX = 1000  # of all logs together
 CURSORS_OF_LOG_MAX = 50
+CHECKPOINT_LOGS_MAX = 1000  # of all checkpoints together
 BOOKIES_MAX = 1000
 MARKS_READ_MAX = 1000  # whose age is read; all are counted
 AT_ONCE = 8
@@ -46,18 +48,35 @@ READS_S = 3.0  # from then on the lag in seconds is known only as far as this pr
 LOGS_S = 45.0  # the logs that are not looked at until then are left out
 PART_S = 60.0
 SETTINGS = {"reader.read_bytes_max": "64K", "reader.read_ahead_bytes_max": "64K"}  # one record is wanted
-PARTS = ("bookies", "ledgers", "logs", "namespace")
+PARTS = ("bookies", "ledgers", "logs", "namespace", "spark")
 EXPECTED = (DLogError, LedgerError, MetadataError, OSError, trio.TooSlowError)
 
 Row = tuple[dict[str, str], float]
+Positions = Mapping[str, DLSN]
+"""By the name of a log: the first record that is not consumed."""
 
 
 class Exporter:
     """The figures of one namespace, collected at an interval. On the loop."""
 
-    def __init__(self, uri: str, *, patterns: Sequence[str] = (), interval_s: float = 15.0) -> None:
-        """``patterns``: of the names of logs, as of a shell; without one all logs are meant."""
+    def __init__(
+        self,
+        uri: str,
+        *,
+        patterns: Sequence[str] = (),
+        interval_s: float = 15.0,
+        checkpoints: Mapping[str, Callable[[], Positions]] | None = None,
+    ) -> None:
+        """Collect nothing before ``run``.
+
+        Args:
+            patterns: Of the names of logs, as of a shell; without one all logs are meant.
+            checkpoints: By their names: read in a thread how far a query of Spark has come. Raises
+                ``ValueError`` or ``OSError`` if that is not known.
+        """
         self._uri, self._patterns, self._interval_s = uri, tuple(patterns), interval_s
+        self._checkpoints = dict(checkpoints or {})
+        self._seen_by_spark: dict[str, SeenLog] = {}
         self._found: dict[str, list[Metric]] = {}
         self._found_s: dict[str, float] = {}
         self._errors = dict.fromkeys(PARTS, 0)
@@ -106,6 +125,8 @@ class Exporter:
             "ledgers": self._ledgers,
             "logs": self._logs,
         }
+        if self._checkpoints:
+            parts["spark"] = self._spark
         for part, ask in parts.items():
             try:
                 with trio.fail_after(PART_S):
@@ -116,19 +137,27 @@ class Exporter:
                 self._forget([part])
 
     def _failed(self, part: str, group: BaseExceptionGroup[Exception]) -> None:
-        self._errors[part] += 1
         reason = first_error(group)
         if isinstance(reason, EXPECTED):
-            said = str(reason) or f"not collected within {PART_S:g} s"
-            logger.warning(
-                "the exporter: %s: %s: %s",
-                self._uri,
-                part,
-                said,
-                extra=event("exporter.failed", part=part, error=said),
-            )
+            self._note(part, str(reason) or f"not collected within {PART_S:g} s")
         else:
+            self._errors[part] += 1
             report_contained("exporter", group)
+
+    def _note(self, part: str, said: str) -> None:
+        """Count and log a failure that is to be expected."""
+        self._errors[part] += 1
+        logger.warning(
+            "the exporter: %s: %s: %s",
+            self._uri,
+            part,
+            said,
+            extra=event("exporter.failed", part=part, error=said),
+        )
+
+    def forget(self) -> None:
+        """Drop the figures, because no collection follows soon."""
+        self._forget(PARTS)
 
     def _forget(self, parts: Iterable[str]) -> None:
         """Drop the old figures of these parts. Their age is still shown."""
@@ -268,6 +297,35 @@ class Exporter:
         seen.forget_readers({("cursor", cursor.name) for cursor in listed})
         return found
 
+    async def _spark(self, namespace: Namespace) -> list[Metric]:
+        rows: dict[str, list[Row]] = {name: [] for name in _SPARK_NAMES}
+        until_s = trio.current_time() + READS_S
+        left_out = 0
+        for checkpoint, read in self._checkpoints.items():
+            try:
+                positions = await trio.to_thread.run_sync(read)
+            except (OSError, ValueError) as exc:
+                self._note("spark", str(exc))
+                continue
+            for name, position in sorted(positions.items()):
+                if len(rows["dlog_spark_lag_records"]) >= CHECKPOINT_LOGS_MAX:
+                    left_out += 1
+                    continue
+                labels = {"checkpoint": checkpoint, "log": name}
+                try:
+                    described = await namespace.describe_log(name)
+                    lag = await namespace.count_records(name, start=position)
+                except EXPECTED as exc:
+                    self._note("spark", str(exc))
+                    continue
+                seen = self._seen_by_spark.setdefault(name, SeenLog(described))
+                seen.look(described)
+                lag_s = await seen.lag_s(namespace, ("spark", checkpoint), position, lag, until_s=until_s)
+                rows["dlog_spark_lag_records"].append((labels, lag))
+                rows["dlog_spark_lag_seconds"].append((labels, lag_s))
+        self._left_out["spark"] = left_out
+        return [_gauge(family, _SPARK_NAMES[family], found) for family, found in rows.items()]
+
     def _is_wanted(self, name: str) -> bool:
         return not self._patterns or any(fnmatch.fnmatchcase(name, each) for each in self._patterns)
 
@@ -285,6 +343,12 @@ _LOG_NAMES = {
     "dlog_log_has_writer": "1: a writer holds the log's lock.",
     "dlog_cursor_lag_records": "Records that the cursor's readers have not consumed.",
     "dlog_cursor_lag_seconds": "Seconds that the oldest such record has been there.",
+}
+
+
+_SPARK_NAMES = {
+    "dlog_spark_lag_records": "Records that the query of a checkpoint has not committed.",
+    "dlog_spark_lag_seconds": "Seconds that the oldest such record has been there.",
 }
 
 

@@ -2,8 +2,9 @@
 
 Inside: the paths, the bounds of each answer, the session that is held while people look. Not inside: what an
 answer holds (``snapshots``), HTTP, the check of the token.
-Always: nothing is changed. Without a look for ``IDLE_S`` there is no session. The same question within
-``KEPT_S`` is asked once, so many viewers cost as much as one. Records are shown only if that was allowed.
+Always: nothing is changed. Without a look for ``IDLE_S`` there is no session, without a scrape for
+``METRICS_IDLE_S`` none of the figures. The same question within ``KEPT_S`` is asked once, so many viewers
+cost as much as one. Records are shown only if that was allowed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import trio
 from dlog.connect import open_namespace
 from dlog.errors import DLogError, InvalidLogNameError, LogNotFoundError
 from dlog.namespace_handle import Namespace
+from dlog.page.exporter import Exporter
 from dlog.page.rates import Rates
 from dlog.page.snapshots import BadQuestionError, explained, log_detail, logs, overview, records
 from ledger.errors import LedgerError
@@ -34,6 +36,7 @@ from ledger.runtime.tasks.trio_only import check_trio
 log = get_logger(__name__)
 
 IDLE_S = 60.0
+METRICS_IDLE_S = 600.0  # Prometheus scrapes more often
 KEPT_S = 1.0
 FORGOTTEN_S = 10.0
 EXPECTED = (DLogError, LedgerError, MetadataError, OSError)
@@ -63,6 +66,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 QUESTIONS = ("overview", "streams", "stream", "records", "explain")
+METRICS_PATH = "/api/page/metrics"
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PATHS = tuple(f"/api/page/{question}" for question in QUESTIONS)
 
 
@@ -95,6 +100,9 @@ class Page:
         self._namespace: Namespace | None = None
         self._failure: str | None = None
         self._changed = trio.Event()
+        self._exporter = Exporter(uri)
+        self._scraped_s = float("-inf")
+        self._scraped = trio.Event()
 
     def __repr__(self) -> str:
         return f"<Page of {self._uri}>"
@@ -128,6 +136,24 @@ class Page:
                 kept.reply = await self._asked_anew(question, query)
                 kept.at_s = trio.current_time()
             return kept.reply
+
+    def metrics(self) -> PageReply:
+        """The figures of ``dlog exporter`` as of the last collection. The first scrape begins to collect."""
+        self._scraped_s = trio.current_time()
+        self._scraped.set()
+        return PageReply(200, self._exporter.text().encode(), METRICS_TYPE)
+
+    async def collect(self) -> None:
+        """Collect those figures while they are scraped; run it in a task. No failure ends it."""
+        while True:
+            await self._scraped.wait()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._exporter.run)
+                while (left_s := self._scraped_s + METRICS_IDLE_S - trio.current_time()) > 0:  # noqa: ASYNC110
+                    await trio.sleep(left_s)
+                nursery.cancel_scope.cancel()
+            self._exporter.forget()
+            self._scraped = trio.Event()
 
     def _forget(self, now_s: float) -> None:
         for key, kept in list(self._kept.items()):
@@ -237,6 +263,7 @@ async def open_page(uri: str, *, shows_records: bool = False) -> AsyncIterator[P
     page = Page(uri, shows_records=shows_records)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(page.keep)
+        nursery.start_soon(page.collect)
         try:
             yield page
         finally:

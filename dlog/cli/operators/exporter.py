@@ -7,6 +7,8 @@ Always: nothing is changed.
 from __future__ import annotations
 
 import logging
+from functools import partial
+from pathlib import Path
 
 import click
 import trio
@@ -14,6 +16,7 @@ import trio
 from dlog.cli.terminal.options import uri_option
 from dlog.cli.terminal.output import print_note
 from dlog.cli.terminal.signals import run
+from dlog.cli.terminal.spark_lookup import committed_positions
 from ledger.runtime.events import start_logging
 from ledger.runtime.readiness import READY, notify
 
@@ -43,7 +46,17 @@ from ledger.runtime.readiness import READY, notify
     metavar="SECONDS",
     help="Between two collections.",
 )
-def command(uri: str, listen: str, patterns: tuple[str, ...], interval_s: float) -> None:
+@click.option(
+    "--spark-checkpoint",
+    "checkpoints",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The lag of the streaming query with this checkpoint; may be repeated.",
+)
+def command(
+    uri: str, listen: str, patterns: tuple[str, ...], interval_s: float, checkpoints: tuple[Path, ...]
+) -> None:
     """Serve figures of logs, cursors, ledgers and bookies to Prometheus until a signal stops this process.
 
     The figures are collected at the interval, however often they are scraped. They need no token: listen
@@ -58,7 +71,12 @@ def command(uri: str, listen: str, patterns: tuple[str, ...], interval_s: float)
         from bookie.http import serve_metrics
         from dlog.page.exporter import Exporter
 
-        exporter = Exporter(uri, patterns=patterns, interval_s=interval_s)
+        exporter = Exporter(
+            uri,
+            patterns=patterns,
+            interval_s=interval_s,
+            checkpoints={str(each): partial(committed_positions, each) for each in checkpoints},
+        )
         async with trio.open_nursery() as nursery:
             url = await nursery.start(serve_metrics, exporter.text, host, port)
             notify(READY)

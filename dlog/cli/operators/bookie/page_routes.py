@@ -14,7 +14,7 @@ import attrs
 from bookie.config.admin_config import AdminConfig
 from bookie.http import Admin, AdminReply, AdminRequest, Route, get
 from dlog.page import Page, PageReply, open_page
-from dlog.page.page import FILES, PATHS
+from dlog.page.page import FILES, METRICS_PATH, PATHS
 
 
 @asynccontextmanager
@@ -38,8 +38,11 @@ def page_routes(page: Page) -> Sequence[Route]:
     async def answer(admin: Admin, request: AdminRequest) -> AdminReply:
         return _reply(await page.answer(request.path, request.query))
 
+    async def metrics(admin: Admin, request: AdminRequest) -> AdminReply:
+        return _reply(page.metrics())
+
     files = [attrs.evolve(get(path, file), is_public=True) for path in FILES]
-    return (*files, *(get(path, answer) for path in PATHS))
+    return (*files, *(get(path, answer) for path in PATHS), get(METRICS_PATH, metrics))
 
 
 def _reply(reply: PageReply) -> AdminReply:

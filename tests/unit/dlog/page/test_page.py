@@ -21,7 +21,7 @@ from bookie.http import AdminReply, AdminRequest
 from bookie.http.messages import Method
 from dlog.cli.operators.bookie.page_routes import page_routes
 from dlog.page import Page, open_page, snapshots
-from dlog.page.page import CONTENT_POLICY, FILES, OPEN_S, PATHS
+from dlog.page.page import CONTENT_POLICY, FILES, METRICS_IDLE_S, METRICS_PATH, OPEN_S, PATHS
 from ledger.balancing.run_node import RunningBalance, held_run
 from ledger.catalog.paths import cookie_path
 from ledger.metadata_store.store import SessionState
@@ -127,6 +127,44 @@ async def test_a_repeated_question_is_asked_once(tmp_path: Path, autojump_clock:
     assert found[-1] == 2
 
 
+async def test_the_figures_are_collected_while_they_are_scraped(tmp_path: Path) -> None:
+    line = 'dlog_log_records{log="orders"} 3'
+    async with opened(tmp_path) as page:
+        assert page._namespace is None, "nobody looks"
+        (metrics,) = [route for route in page_routes(page) if route.path == METRICS_PATH]
+        assert not metrics.is_public, "the names of logs need the token"
+        while line not in page.metrics().body.decode():  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        assert page._namespace is None, "the page itself needs no session"
+
+
+async def test_without_a_scrape_the_collection_ends(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, runs = Page("file:///nowhere", shows_records=False), []
+
+    async def collected() -> None:
+        runs.append("begun")
+        try:
+            await trio.sleep_forever()
+        finally:
+            runs.append("ended")
+
+    monkeypatch.setattr(page._exporter, "run", collected)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(page.collect)
+        for _ in range(2):
+            page.metrics()
+            await trio.sleep(METRICS_IDLE_S - 1)
+            page.metrics()
+            await trio.sleep(METRICS_IDLE_S - 1)
+            assert runs[-1] == "begun"
+            await trio.sleep(2)
+            assert runs[-1] == "ended"
+        nursery.cancel_scope.cancel()
+    assert runs == ["begun", "ended"] * 2
+
+
 async def test_a_namespace_that_cannot_be_opened_is_an_answer_and_no_end(tmp_path: Path) -> None:
     with trio.fail_after(20):
         async with open_page((tmp_path / "nothing").as_uri()) as page:
@@ -137,7 +175,7 @@ async def test_only_the_files_of_the_page_are_public(tmp_path: Path) -> None:
     async with opened(tmp_path) as page:
         routes = page_routes(page)
         assert {route.path for route in routes if route.is_public} == set(FILES)
-        assert {route.path for route in routes if not route.is_public} == set(PATHS)
+        assert {route.path for route in routes if not route.is_public} == {*PATHS, METRICS_PATH}
         for route in routes:
             admin: Any = None
             reply = await route.handlers[Method.GET](admin, AdminRequest(Method.GET, route.path))
