@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     __version__: str
     from dlog import aio as aio
     from dlog import backup as backup
+    from dlog import blobs as blobs
     from dlog import blocking as blocking
     from dlog import cluster as cluster
     from dlog import events as events

@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any
 
 from dlog.backup.calls import BackupCalls
+from dlog.blobs.calls import BlobCalls
 from dlog.config import NamespaceConfig, WriterConfig
 from dlog.context import NamespaceContext
 from dlog.description import EntryTotals, LogDescription, SegmentDescription
@@ -108,6 +109,11 @@ class Namespace(ProcessBound):
     def backup(self) -> BackupCalls:
         """Copies of the whole namespace, made while it is written."""
         return BackupCalls(self.context)
+
+    @cached_property
+    def blobs(self) -> BlobCalls:
+        """Contents of any size under names, beside the logs."""
+        return BlobCalls(self.context)
 
     @cached_property
     def policy(self) -> PolicyCalls:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dlog.aio.backup import Backups as Backups
     from dlog.aio.backup import open_backups as open_backups
+    from dlog.aio.blobs import BlobReader as BlobReader
+    from dlog.aio.blobs import BlobWriter as BlobWriter
     from dlog.aio.cursors import LogCursors as LogCursors
     from dlog.aio.groups import GroupMember as GroupMember
     from dlog.aio.groups import join_group as join_group

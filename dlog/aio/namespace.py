@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from dlog.aio.batches import DetachedSegmentWriter
+from dlog.aio.blobs import BlobReader, BlobWriter
 from dlog.aio.cursors import LogCursors
 from dlog.aio.face import Face, HeldOpen, called, forwarded, opened, part
 from dlog.aio.reader import LogReader
@@ -14,6 +15,7 @@ from dlog.aio.scan import Scan
 from dlog.aio.segment_watch import SegmentWatch
 from dlog.aio.writer import LogWriter
 from dlog.backup import calls as backup
+from dlog.blobs import calls as blobs
 from dlog.config import NamespaceConfig
 from dlog.connect import open_namespace as open_in_trio
 from dlog.namespace_handle import Namespace as TrioNamespace
@@ -79,6 +81,19 @@ class BackupCalls(Face[backup.BackupCalls]):
     replicate = forwarded(backup.BackupCalls.replicate)
 
 
+class BlobCalls(Face[blobs.BlobCalls]):
+    """See ``dlog.Namespace.blobs``."""
+
+    put = forwarded(blobs.BlobCalls.put)
+    get = forwarded(blobs.BlobCalls.get)
+    describe = forwarded(blobs.BlobCalls.describe)
+    list = forwarded(blobs.BlobCalls.list)
+    delete = forwarded(blobs.BlobCalls.delete)
+    sweep = forwarded(blobs.BlobCalls.sweep)
+    open_writer = opened(blobs.BlobCalls.open_writer, BlobWriter, on_error=BlobWriter.give_up)
+    open_reader = opened(blobs.BlobCalls.open_reader, BlobReader)
+
+
 class PolicyCalls(Face[policy.PolicyCalls]):
     """See ``dlog.Namespace.policy``."""
 
@@ -110,6 +125,7 @@ class Namespace(Face[TrioNamespace]):
     repair = part(TrioNamespace.repair, RepairCalls)
     promotion = part(TrioNamespace.promotion, PromotionCalls)
     backup = part(TrioNamespace.backup, BackupCalls)
+    blobs = part(TrioNamespace.blobs, BlobCalls)
     policy = part(TrioNamespace.policy, PolicyCalls)
     access = part(TrioNamespace.access, AccessCalls)
 

@@ -1,4 +1,4 @@
-"""What the nodes of a namespace say: which logs there are, and which ledgers their segments name.
+"""What the nodes of a namespace say: which logs there are, and which ledgers their segments and blobs name.
 
 Inside: paths and data of nodes to values. Not inside: reading nodes (``source``).
 
@@ -14,6 +14,7 @@ import attrs
 
 from dlog.backup.format import BackupManifest
 from ledger.metadata import LedgerMetadata
+from namespace.blob_nodes import BLOBS_NODE, ledgers_in_node
 from namespace.log_nodes import UNPARTITIONED
 from namespace.segments.segment import LogSegment, decode_segment, is_segment_name
 
@@ -51,6 +52,21 @@ def segments_in(nodes: Iterable[tuple[str, bytes]]) -> list[NamedSegment]:
     return sorted(
         found, key=lambda each: (each.log, each.segment.segment_seqno, not each.segment.in_progress)
     )
+
+
+def blobs_in(nodes: Iterable[tuple[str, bytes]]) -> dict[int, str]:
+    """The ledgers of blobs that the nodes of a namespace name, with the name of the node.
+
+    Raises:
+        LogMetadataError: One does not parse.
+    """
+    named = ((path, ledgers_in_node(f"/{path}", value)) for path, value in nodes)
+    return {ledger_id: path for path, found in named for ledger_id in found or ()}
+
+
+def is_upload(path: str) -> bool:
+    """True for a node of blobs that belongs to no blob. A backup does not have it, nor its ledgers."""
+    return path.startswith((f"{BLOBS_NODE}/uploads/", f"{BLOBS_NODE}/owners/"))
 
 
 def log_of(path: str) -> str | None:

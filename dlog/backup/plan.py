@@ -16,10 +16,11 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from dlog.backup.content import NamedSegment, log_of, logs_in, segments_in
+from dlog.backup.content import NamedSegment, blobs_in, log_of, logs_in, segments_in
 from dlog.backup.errors import BackupNotFoundError
 from dlog.backup.format import BackupManifest, LedgerCopy
 from dlog.errors import LogMetadataError
+from namespace.blob_nodes import BLOBS_NODE
 from namespace.dlsn import DLSN
 from namespace.log_metadata import INITIAL_MAX_TXID, LAYOUT_VERSION
 from namespace.log_nodes import UNPARTITIONED
@@ -65,7 +66,7 @@ def plan_restore(
         (log,) = wanted
         ledgers = _cut(log, nodes, ledgers, position)
     segments = segments_in(nodes.items())
-    named = {each.segment.ledger_id for each in segments}
+    named = {each.segment.ledger_id for each in segments} | blobs_in(nodes.items()).keys()
     in_progress = {each.log for each in segments if each.segment.in_progress}
     # A log that was moved away is closed here, and stays so.
     is_open = {log for log in wanted if nodes.get(f"{log}/{UNPARTITIONED}/version") == LAYOUT_VERSION}
@@ -82,7 +83,8 @@ def _belongs(path: str, logs: Collection[str]) -> bool:
     log = log_of(path)
     if log is not None:
         return log in logs
-    return path.startswith(".") or any(f"{each}/".startswith(f"{path}/") for each in logs)
+    is_blob = path.startswith(f"{BLOBS_NODE}/")
+    return (path.startswith(".") and not is_blob) or any(f"{each}/".startswith(f"{path}/") for each in logs)
 
 
 def _cut(

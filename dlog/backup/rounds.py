@@ -15,13 +15,13 @@ Source: our own; docs/backup.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from importlib.metadata import version
 
 import attrs
 import trio
 
-from dlog.backup.content import NamedSegment, logs_in, segments_in
+from dlog.backup.content import NamedSegment, blobs_in, logs_in, segments_in
 from dlog.backup.errors import BackupDamagedError, BackupError
 from dlog.backup.format import BackupManifest, LedgerCopy, chunk_bytes, entry_id_of, length_of
 from dlog.backup.source import BackupSource, EntrySource, LedgerNow
@@ -153,7 +153,8 @@ class BackupRounds:
         for _ in range(ROUNDS_MAX):
             begun_ms = self._wall_ms()
             nodes = await source.nodes()
-            named = {each.segment.ledger_id: each for each in segments_in(nodes.items())}
+            segments = {each.segment.ledger_id: each for each in segments_in(nodes.items())}
+            named: dict[int, NamedSegment | None] = {**dict.fromkeys(blobs_in(nodes.items())), **segments}
             now = await self._ends(source, named)
             cut_ms = max(self._wall_ms(), self._floor_ms)
             gone = {each for each in named if now.get(each, _UNREAD) is None}
@@ -187,7 +188,7 @@ class BackupRounds:
         )
 
     async def _ends(
-        self, source: BackupSource, named: dict[int, NamedSegment]
+        self, source: BackupSource, named: Mapping[int, NamedSegment | None]
     ) -> dict[int, LedgerNow | None]:
         """The ledgers that may have grown, or are new; None for those that are gone."""
         wanted = [each for each in named if each not in self._known]
@@ -326,9 +327,9 @@ def _closed(ledger: LedgerNow) -> bool:
     return ledger.current.metadata.is_closed
 
 
-def _may_lack(named: NamedSegment) -> bool:
-    """True if the ledger of a segment is deleted before its node, because it is truncated."""
-    return named.segment.truncation is TruncationStatus.TRUNCATED
+def _may_lack(named: NamedSegment | None) -> bool:
+    """True if the ledger of a segment is deleted before its node, because it is truncated; not of a blob."""
+    return named is not None and named.segment.truncation is TruncationStatus.TRUNCATED
 
 
 def _same(manifest: BackupManifest, last: BackupManifest) -> bool:

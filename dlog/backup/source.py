@@ -16,7 +16,7 @@ from __future__ import annotations
 import attrs
 import trio
 
-from dlog.backup.content import identity_of
+from dlog.backup.content import identity_of, is_upload
 from dlog.backup.errors import BackupError
 from dlog.context import NamespaceContext
 from dlog.errors import LogUnavailableError
@@ -89,7 +89,9 @@ class BackupSource:
         if tree is None:
             tree = await _walk_logs(store, top)
         return {
-            path[len(top) + 1 :]: node.value for path, node in tree.items() if not node.stat.ephemeral_owner
+            path[len(top) + 1 :]: node.value
+            for path, node in tree.items()
+            if not node.stat.ephemeral_owner and not is_upload(path[len(top) + 1 :])
         }
 
     async def ledger(self, ledger_id: int) -> LedgerNow | None:

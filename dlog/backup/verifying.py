@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import attrs
 
-from dlog.backup.content import NamedSegment, segments_in
+from dlog.backup.content import NamedSegment, blobs_in, segments_in
 from dlog.backup.errors import BackupDamagedError
 from dlog.backup.format import BackupManifest, EntryChunk, LedgerCopy, entry_id_of
 from dlog.backup.store import BackupStore
@@ -93,10 +93,13 @@ class BackupVerifier:
     def _take(self, name: str, manifest: BackupManifest) -> None:
         """Note what a manifest needs, and whether it has the ledgers of its segments."""
         try:
-            segments = segments_in(manifest.nodes.items())
+            segments, blobs = segments_in(manifest.nodes.items()), blobs_in(manifest.nodes.items())
         except LogMetadataError as exc:
             self._add(name, None, f"a node does not parse: {exc}")
             return
+        for ledger_id, path in blobs.items():
+            if ledger_id not in manifest.ledgers and ledger_id not in manifest.lost:
+                self._add(name, None, f"it has no ledger {ledger_id}, which {path} names")
         named = {each.segment.ledger_id: each for each in segments}
         for ledger_id, segment in named.items():
             copy = manifest.ledgers.get(ledger_id)

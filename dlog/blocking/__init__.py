@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dlog.blocking.backup import Backups as Backups
     from dlog.blocking.backup import open_backups as open_backups
+    from dlog.blocking.blobs import BlobReader as BlobReader
+    from dlog.blocking.blobs import BlobWriter as BlobWriter
     from dlog.blocking.cursors import LogCursors as LogCursors
     from dlog.blocking.groups import GroupMember as GroupMember
     from dlog.blocking.groups import join_group as join_group

@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 
 from dlog.backup import calls as backup
+from dlog.blobs import calls as blobs
 from dlog.blocking.batches import DetachedSegmentWriter
+from dlog.blocking.blobs import BlobReader, BlobWriter
 from dlog.blocking.cursors import LogCursors
 from dlog.blocking.reader import LogReader
 from dlog.blocking.scan import Scan
@@ -77,6 +79,19 @@ class BackupCalls(Face[backup.BackupCalls]):
     replicate = forwarded(backup.BackupCalls.replicate)
 
 
+class BlobCalls(Face[blobs.BlobCalls]):
+    """See ``dlog.Namespace.blobs``."""
+
+    put = forwarded(blobs.BlobCalls.put)
+    get = forwarded(blobs.BlobCalls.get)
+    describe = forwarded(blobs.BlobCalls.describe)
+    list = forwarded(blobs.BlobCalls.list)
+    delete = forwarded(blobs.BlobCalls.delete)
+    sweep = forwarded(blobs.BlobCalls.sweep)
+    open_writer = opened(blobs.BlobCalls.open_writer, BlobWriter)
+    open_reader = opened(blobs.BlobCalls.open_reader, BlobReader)
+
+
 class PolicyCalls(Face[policy.PolicyCalls]):
     """See ``dlog.Namespace.policy``."""
 
@@ -113,6 +128,7 @@ class Namespace(LoopFace[TrioNamespace]):
     repair = part(TrioNamespace.repair, RepairCalls)
     promotion = part(TrioNamespace.promotion, PromotionCalls)
     backup = part(TrioNamespace.backup, BackupCalls)
+    blobs = part(TrioNamespace.blobs, BlobCalls)
     policy = part(TrioNamespace.policy, PolicyCalls)
     access = part(TrioNamespace.access, AccessCalls)
 

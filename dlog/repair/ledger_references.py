@@ -1,4 +1,4 @@
-"""Which ledgers the nodes of logs name: in segments, in allocation nodes, in allocator pools.
+"""Which ledgers the nodes of logs name: in segments, in allocation nodes, in allocator pools, in blobs.
 
 Inside: walking the nodes below a path, and doing it twice until logs did not move meanwhile.
 Not inside: which unnamed ledgers may be deleted (``orphans``).
@@ -20,6 +20,7 @@ from ledger.metadata_store.errors import NoNodeError
 from ledger.metadata_store.store import MetadataStore, Node, parent_of
 from ledger.policy import POLICY_NODE
 from namespace.binding import decode_binding
+from namespace.blob_nodes import ledgers_in_node
 from namespace.log_nodes import LOCK, ORIGIN, READ_LOCK, RENAMED_NODE, SUBSCRIBERS, UNPARTITIONED
 from namespace.node_reads import READS_AT_ONCE, read_children, read_nodes
 from namespace.segments.segment import decode_segment, is_segment_name
@@ -123,8 +124,11 @@ async def _walk(store: MetadataStore, scope: str, without: str) -> LedgerReferen
             if node is None:
                 continue
             directories[path] = node.stat.created_ms, node.stat.child_version
+            of_blobs = ledgers_in_node(path, node.value)
             names_no_ledgers = path.endswith(f"/{POLICY_NODE}") or f"/{RENAMED_NODE}/" in path
-            if not names_no_ledgers and not _is_binding(node.value):
+            if of_blobs is not None:
+                ledger_ids |= of_blobs
+            elif not names_no_ledgers and not _is_binding(node.value):
                 ledger_ids |= _numbers_in(node.value)  # of an allocator's pool, for example
             for name in names:
                 child = f"/{name}" if path == "/" else f"{path}/{name}"

@@ -58,6 +58,7 @@ def _named(log: str) -> str:
 
 
 READ, COMMIT, WRITE, ADMIN = Right
+BLOB = ("blob",)
 NAMESPACE = [
     Call("list_logs", None, lambda ns, face, at: ns.list_logs()),
     Call("policy.get", None, lambda ns, face, at: ns.policy.get()),
@@ -139,6 +140,20 @@ NAMESPACE = [
         on_all=True,
         may_fail=True,
     ),
+    Call("blobs.list", None, lambda ns, face, at: ns.blobs.list()),
+    Call("blobs.get", READ, lambda ns, face, at: ns.blobs.get(at.log), needs=BLOB),
+    Call("blobs.describe", READ, lambda ns, face, at: ns.blobs.describe(at.log), needs=BLOB),
+    Call("blobs.open_reader", READ, lambda ns, face, at: ns.blobs.open_reader(at.log), needs=BLOB),
+    Call("blobs.put", WRITE, lambda ns, face, at: ns.blobs.put(_named(at.log), b"x")),
+    Call("blobs.open_writer", WRITE, lambda ns, face, at: ns.blobs.open_writer(_named(at.log))),
+    Call(
+        "blobs.put(replace=True)",
+        ADMIN,
+        lambda ns, face, at: ns.blobs.put(at.log, b"x", replace=True),
+        needs=BLOB,
+    ),
+    Call("blobs.delete", ADMIN, lambda ns, face, at: ns.blobs.delete(at.log), needs=BLOB),
+    Call("blobs.sweep", ADMIN, lambda ns, face, at: ns.blobs.sweep(), on_all=True),
     Call("repair.find_orphans", ADMIN, lambda ns, face, at: ns.repair.find_orphans(), on_all=True),
     Call("repair.delete_orphans", ADMIN, lambda ns, face, at: ns.repair.delete_orphans([10**9]), on_all=True),
     Call("policy.set", ADMIN, lambda ns, face, at: ns.policy.set(at.policy), on_all=True),
@@ -248,6 +263,17 @@ WRITER = _later(
     opens_with=WRITE,
 )
 SCAN = _later({"to_table": lambda scan: scan.to_table()}, READ, _scans)
+BLOB_READER = _later(
+    {"read": lambda reader: reader.read(), "read_part": lambda reader: reader.read_part()},
+    READ,
+    lambda ns, face, at: ns.blobs.open_reader(at.log),
+    needs=BLOB,
+)
+BLOB_WRITER = _later(
+    {"write": lambda writer: writer.write(b"x")},
+    WRITE,
+    lambda ns, face, at: ns.blobs.open_writer(_named(at.log)),
+)
 CURSORS = [
     Call("list", READ, lambda ns, face, at: ns.cursors(at.log).list()),
     Call("get", READ, lambda ns, face, at: ns.cursors(at.log).get("c")),
@@ -344,6 +370,8 @@ CALLS = {
         "LogReader": READER,
         "LogWriter": WRITER,
         "Scan": SCAN,
+        "BlobReader": BLOB_READER,
+        "BlobWriter": BLOB_WRITER,
         "LogCursors": CURSORS,
         "DetachedSegmentWriter": DETACHED,
         "ShardedReader": SHARD_READER,

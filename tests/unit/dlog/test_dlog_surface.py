@@ -123,6 +123,7 @@ PUBLIC = [
     "WriterOverloadedError",
     "WriterState",
     "backup",
+    "blobs",
     "blocking",
     "cluster",
     "aio",

@@ -25,6 +25,7 @@ import pytest
 import dlog
 import dlog.aio
 import dlog.backup
+import dlog.blobs
 import dlog.blocking
 import dlog.bulk
 import dlog.groups
@@ -37,6 +38,7 @@ from dlog.aio import namespace as aio_calls
 from dlog.aio.batches import DetachedSegmentWriter as AioDetached
 from dlog.aio.shards import ShardedPending as AioShardedPending
 from dlog.backup.calls import BackupCalls
+from dlog.blobs.calls import BlobCalls
 from dlog.blocking import namespace as blocking_calls
 from dlog.blocking.batches import DetachedSegmentWriter as BlockingDetached
 from dlog.bulk.detached import DetachedSegmentWriter
@@ -50,6 +52,7 @@ HELD = (  # by a namespace
     *(getattr(operations, name) for name in operations.__all__),
     PromotionCalls,
     BackupCalls,
+    BlobCalls,
 )
 PAIRS: list[tuple[type, type]] = [
     *((each, getattr(faces, each.__name__)) for faces in (aio_calls, blocking_calls) for each in HELD),
@@ -59,6 +62,7 @@ PAIRS: list[tuple[type, type]] = [
         for module, names in (
             (dlog, ("Namespace", "LogWriter", "LogReader", "LogCursors", "Scan", "SegmentWatch")),
             (dlog.backup, ("Backups",)),
+            (dlog.blobs, ("BlobReader", "BlobWriter")),
             (dlog.shards, ("ShardedWriter", "ShardedReader")),
             (dlog.groups, ("GroupMember",)),
             (dlog.wal, ("WriteAheadLog", "WalStandby")),
@@ -108,6 +112,8 @@ NOT_FACED = {
     "LogWriter.reopener": INSIDE,
     "LedgerClient.timers": INSIDE,
     "Pending.sent_to": INSIDE,
+    "BlobWriter.finish": INSIDE,
+    "BlobWriter.drop": INSIDE,
     "Scan.read": "for the faces",
     "Scan.convert": "for the faces",
     "ShardedReader.check_max": "for the faces",
@@ -168,6 +174,8 @@ FACES = {
     "WriteHandle",
     "ReadHandle",
     "DetachedSegmentWriter",
+    "BlobReader",
+    "BlobWriter",
 }
 
 

@@ -20,6 +20,8 @@ import dlog
 import dlog.aio
 import dlog.blocking
 from dlog.backup.calls import BackupCalls
+from dlog.blobs import BlobReader, BlobWriter
+from dlog.blobs.calls import BlobCalls
 from dlog.bulk import DetachedSegmentWriter
 from dlog.groups import GroupMember, join_group
 from dlog.namespace_handle import Namespace
@@ -63,7 +65,8 @@ POLICY = Policy(
         Rule("elsewhere", "else", frozenset({Right.ADMIN})),
         Rule("committer-of-mine", "committer-of-mine/*", frozenset({Right.COMMIT}), "mine*"),
         *(
-            Rule(name, f"{name}/*", frozenset(RULES[name]))
+            Rule(name, f"{prefix}{name}/*", frozenset(RULES[name]))
+            for prefix in ("", ".blobs/")
             for name in ("reader", "committer", "writer", "administrator")
         ),
     )
@@ -100,6 +103,8 @@ async def prepared(operator: Namespace, name: str, call: Call) -> Place:
     plan = segment = None
     async with operator.open_writer(name, create=True) as writer:
         await writer.append(b"x")
+    if "blob" in call.needs:
+        await operator.blobs.put(name, b"content")
     for cursor in ("c", "mine-1"):
         await operator.cursors(name).set(cursor, dlog.DLSN(1, 0, 0))
     if "sharded" in call.needs:
@@ -241,7 +246,7 @@ def test_no_call_tells_a_stranger_whether_a_log_exists() -> None:
             dlog.open_namespace(world.uri, config=config_of("stranger")) as stranger,
         ):
             await operator.policy.set(POLICY)
-            needs = attrs.evolve(CALLS["Namespace.segments"], needs=("sharded", "wal", "plan"))
+            needs = attrs.evolve(CALLS["Namespace.segments"], needs=("sharded", "wal", "plan", "blob"))
             there = await prepared(operator, "hidden/there", needs)
             missing = attrs.evolve(there, log="hidden/gone", sharded="hidden/gone-s", wal="hidden/gone-w")
             for name, call in CALLS.items():
@@ -288,11 +293,14 @@ HELD: dict[str, type] = {  # by a namespace
     "repair": RepairCalls,
     "promotion": PromotionCalls,
     "backup": BackupCalls,
+    "blobs": BlobCalls,
     "policy": PolicyCalls,
     "access": AccessCalls,
 }
 CLASSES: tuple[type, ...] = (
     Namespace,
+    BlobReader,
+    BlobWriter,
     dlog.LogReader,
     dlog.LogWriter,
     dlog.LogCursors,
@@ -331,6 +339,8 @@ INTERNAL = {
     "LogWriter.begin_append",
     "LogWriter.reopener",
     "DetachedSegmentWriter.finish",
+    "BlobWriter.finish",
+    "BlobWriter.drop",
     "Scan.read",
     "Scan.convert",
 }
@@ -409,7 +419,7 @@ def test_spark_and_the_commands_reach_logs_only_through_the_calls_of_a_namespace
 async def places(tmp_path: Path, principal: str) -> dict[str, Place]:
     async with dlog.open_namespace(tmp_path.as_uri(), config=config_of("operator")) as operator:
         await operator.policy.set(POLICY)
-        all_needs = attrs.evolve(CALLS["Namespace.segments"], needs=("sharded", "wal", "plan"))
+        all_needs = attrs.evolve(CALLS["Namespace.segments"], needs=("sharded", "wal", "plan", "blob"))
         at = await prepared(operator, f"{principal}/log", all_needs)
     return dict.fromkeys(CALLS, at)
 

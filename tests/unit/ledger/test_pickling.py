@@ -33,6 +33,7 @@ import pytest
 
 import dlog
 import dlog.aio
+import dlog.blobs
 import dlog.blocking
 import dlog.bulk
 import dlog.explain
@@ -215,7 +216,16 @@ def test_every_public_value_and_configuration_can_be_pickled_and_copied() -> Non
 
 
 FACES: list[Any] = [dlog, dlog.aio, dlog.blocking, ledger, ledger.blocking]
-PACKAGES: list[Any] = [*FACES, dlog.bulk, dlog.explain, dlog.groups, dlog.shards, dlog.testing, dlog.wal]
+PACKAGES: list[Any] = [
+    *FACES,
+    dlog.blobs,
+    dlog.bulk,
+    dlog.explain,
+    dlog.groups,
+    dlog.shards,
+    dlog.testing,
+    dlog.wal,
+]
 
 # Public classes that are not made by attrs and are values all the same.
 PLAIN_VALUES = {"RecordBatch", "History", "LogHistory"}

@@ -642,3 +642,35 @@ async def test_a_backup_that_is_killed_at_any_write_leaves_the_earlier_ones_whol
         b"first",
         b"second",
     ]
+
+
+async def test_blobs_are_in_a_backup_and_come_back_whole(tmp_path: Path) -> None:
+    source, destination, restored = tmp_path / "source", tmp_path / "destination", tmp_path / "restored"
+    content = bytes(range(256)) * 3_000
+    await append(source, "orders", b"one")
+    async with dlog.open_namespace(source.as_uri()) as namespace:
+        put = await namespace.blobs.put("a/b", content, content_type="text/plain")
+        await namespace.blobs.put("gone", b"x")
+        await namespace.blobs.delete("gone")
+        async with namespace.blobs.open_writer("unfinished") as writer:
+            await writer.write(content)
+            made = await namespace.backup.make(destination)
+            writer.give_up()
+        assert (made.ledgers, made.is_whole) == (2, True)
+    async with open_backups(destination) as backups:
+        assert (await backups.verify()).problems == ()
+        some = await backups.restore(tmp_path / "some", logs=["orders"])
+    assert some.logs == ("orders",)
+    await restore(destination, restored)
+    for uri in (restored.as_uri(), f"backup:{destination}"):
+        async with dlog.open_namespace(uri, read_only=True) as namespace:
+            assert await namespace.blobs.list() == [put]
+            assert await namespace.blobs.get("a/b") == content
+            assert await namespace.blobs.get("a/b", start=300_000, end=300_010) == content[300_000:300_010]
+    async with dlog.open_namespace(restored.as_uri()) as namespace:
+        assert await namespace.repair.find_orphans(older_than=datetime.timedelta()) == []
+        await namespace.blobs.put("a/b", b"new", replace=True)
+        assert await namespace.blobs.get("a/b") == b"new"
+    async with dlog.open_namespace((tmp_path / "some").as_uri()) as namespace:
+        assert await namespace.blobs.list() == []
+        assert await namespace.repair.find_orphans(older_than=datetime.timedelta()) == []
