@@ -33,6 +33,7 @@ SECTIONS = {
         "write": ("dlog.cli.logs.write", "Append the lines of a file or of stdin to a log."),
         "read": ("dlog.cli.logs.read", "Print the records of a log, then stop."),
         "scan": ("dlog.cli.logs.scan", "Read a log as a table: Parquet, CSV, or a query."),
+        "blob": ("dlog.cli.logs.blob", "Put, get, list, show and delete blobs."),
         "namespace": ("dlog.cli.operators.namespace", "Bind a new namespace to a cluster of bookies."),
         "promote": ("dlog.cli.logs.promote", "Move logs of a directory to a cluster."),
         "verify": ("dlog.cli.logs.verify", "Check a whole log, and its hash chain if it has one."),

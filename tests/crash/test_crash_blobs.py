@@ -18,7 +18,7 @@ from tests.places import ROOT
 
 pytestmark = pytest.mark.slow
 TIMEOUT_S = 120
-KILLS = 12
+KILLS = 8
 
 State = dict[str, bytes]
 

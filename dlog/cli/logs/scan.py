@@ -32,6 +32,7 @@ from dlog.cli.terminal.options import (
 from dlog.cli.terminal.output import counted, make_table, print_json, print_lines, print_note, progress_bar
 from dlog.cli.terminal.position import Position, payload_document, position_option
 from dlog.cli.terminal.signals import run
+from ledger.runtime.new_file import new_file
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 CSV_COLUMNS = ("segment", "entry", "slot", "txid", "sequence_id", "payload", "key")
@@ -201,7 +202,7 @@ async def _write(scan: dlog.Scan, target: _Target, advance: Callable[[int], None
 
     assert target.file is not None  # the caller has looked
     try:
-        with files.new_file(target.file, replaces=target.force) as path:
+        with new_file(target.file, replaces=target.force) as path:
             file = (files.CsvFile if target.csv is not None else files.parquet_file)(path, scan.schema)
             try:
                 async for batch in scan:

@@ -10,6 +10,7 @@ import enum
 from bookie import errors as bookie_errors
 from dlog import errors
 from dlog.backup import errors as backup_errors
+from dlog.blobs import errors as blobs_errors
 from dlog.shards import errors as shards_errors
 from ledger import errors as ledger_errors
 from ledger.causes import cause_of
@@ -23,9 +24,9 @@ class ExitCode(enum.IntEnum):
     OK = 0
     FAILED = 1  # a check failed, or an error has no code of its own
     USAGE = 2  # the command line, a URI, a name or a setting is invalid; nothing was done
-    NOT_FOUND = 3  # the log, ledger, file, namespace or ledgers root does not exist
-    EXISTS = 4  # the log or the cluster exists already
-    IN_USE = 5  # another writer has the log, or a running bookie has the directories
+    NOT_FOUND = 3  # the log, blob, ledger, file, namespace or ledgers root does not exist
+    EXISTS = 4  # the log, the blob or the cluster exists already
+    IN_USE = 5  # another writer has the log or replaced the blob, or a running bookie has the directories
     UNAVAILABLE = 6  # the metadata store or the bookies cannot be reached; a later try may succeed
     DAMAGED = 7  # the stored data contradict themselves; nothing was skipped or changed
     DENIED = 8  # the identity of this program lacks the right; nothing was changed
@@ -48,6 +49,13 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (backup_errors.BackupNotFoundError, ExitCode.NOT_FOUND),
     (backup_errors.BackupInUseError, ExitCode.IN_USE),
     (backup_errors.RestoreTargetError, ExitCode.EXISTS),
+    (blobs_errors.InvalidBlobNameError, ExitCode.USAGE),
+    (blobs_errors.BlobNotFoundError, ExitCode.NOT_FOUND),
+    (blobs_errors.BlobExistsError, ExitCode.EXISTS),
+    (blobs_errors.BlobConflictError, ExitCode.IN_USE),
+    (blobs_errors.BlobGoneError, ExitCode.UNAVAILABLE),
+    (blobs_errors.UploadLostError, ExitCode.UNAVAILABLE),
+    (blobs_errors.CorruptBlobError, ExitCode.DAMAGED),
     (shards_errors.NotShardedError, ExitCode.NOT_FOUND),
     (shards_errors.ShardCountError, ExitCode.EXISTS),
     (errors.LogLockedError, ExitCode.IN_USE),

@@ -74,6 +74,13 @@ COMMANDS = [
     Command("log retention {log}", READ),
     Command("log show {log}", READ),
     Command("cursor list {log}", READ),
+    Command("blob list", None),
+    Command("blob show {log}", READ),
+    Command("blob get {log} -", READ),
+    Command("blob put {log}-new {file}", WRITE),
+    Command("blob put {log} {file} --replace", ADMIN),
+    Command("blob delete {log} --yes", ADMIN),
+    Command("blob sweep", ADMIN, on_all=True),
     Command("cursor show {log} c", READ),
     Command("log heal {log}", ADMIN),
     Command("log repair {log} --yes", READ),  # the log is as it should be, so nothing is repaired
@@ -143,9 +150,11 @@ def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
     async def prepare() -> None:
         async with dlog.open_namespace(uri, config=dlog.NamespaceConfig(principal="operator")) as operator:
-            await operator.policy.set(Policy((OPERATOR, *RULES.values())))
+            of_blobs = [attrs.evolve(rule, logs=f".blobs/{rule.logs}") for rule in RULES.values()]
+            await operator.policy.set(Policy((OPERATOR, *RULES.values(), *of_blobs)))
             async with operator.open_writer(LOG, create=True) as writer:
                 await writer.append(SECRET.encode())
+            await operator.blobs.put(LOG, SECRET.encode())
             await operator.cursors(LOG).set("c", dlog.DLSN(1, 0, 0))
             await dlog.shards.create_sharded_log(operator, SHARDED, 2)
 
