@@ -25,10 +25,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from urllib.parse import unquote
 
 import attrs
+import trio
 
 from dlog.blobs.errors import BlobConflictError, BlobExistsError, BlobNotFoundError, UploadLostError
 from dlog.context import NamespaceContext
-from dlog.errors import LogMetadataError, LogUnavailableError, translated
+from dlog.errors import DLogError, LogMetadataError, LogUnavailableError, translated
 from dlog.ownership import MadeHere, delete_ledger
 from ledger.catalog.catalog import StoredLedger
 from ledger.catalog.connection_retry import retry_lost_connection
@@ -58,6 +59,7 @@ from namespace.blob_nodes import (
 from namespace.node_reads import read_children, read_nodes
 from namespace.policy import Right
 
+CLEANUP_S = 5.0  # deleting what was written for a blob that is given up; a sweep does the rest
 ATTEMPTS_MAX = 100  # each is lost to another client that changed the same blob
 LOST = "the session with the metadata store ended meanwhile, and with it the claim to the new ledgers"
 
@@ -283,35 +285,57 @@ class OwnUpload:
         await retry_lost_connection(attempt, timeout_s=self._context.retry_timeout_s(Right.WRITE))
 
     async def drop(self) -> None:
-        """Give the upload up, and delete its ledgers. Without effect if it has become a blob.
+        """Give the upload up, and delete its ledgers, if that works at once. A sweep does the rest.
 
-        Raises:
-            DLogError: It is left to the next sweep.
+        Without effect if it has become a blob.
         """
+        with trio.move_on_after(CLEANUP_S) as scope:
+            scope.shield = True
+            try:
+                with translated(None, f"blob {self._upload.name!r}, giving it up"):
+                    await self._drop()
+            except DLogError as exc:
+                logger.info(
+                    "blob %r was given up; a sweep deletes what was written: %s",
+                    self._upload.name,
+                    exc,
+                    extra=event("blob.upload_left", blob=self._upload.name, error=exc),
+                )
+
+    async def _drop(self) -> None:
         nodes, path = self._nodes, self._upload_path
-        with translated(None, f"blob {self._upload.name!r}, giving it up"):
+        try:
             try:
                 node = await nodes.store.get(path)
-                garbage = attrs.evolve(decode_upload(node.value), state=UploadState.GARBAGE)
-                put = Put(path, encode_upload(garbage), node.stat.version)
-                await nodes.store.commit([put, Delete(self._owner_path)])
-                await _collect(self._context, garbage)
-            except (NoNodeError, BadVersionError):
-                return  # a sweep has it
-            except SessionExpiredError:
-                await sweep_uploads(self._context)
+            except NoNodeError:  # it is a blob, or was not begun
+                await nodes.store.delete(self._owner_path)
+                return
+            garbage = attrs.evolve(decode_upload(node.value), state=UploadState.GARBAGE)
+            put = Put(path, encode_upload(garbage), node.stat.version)
+            await nodes.store.commit([put, Delete(self._owner_path)])
+            await _collect(self._context, garbage)
+        except (NoNodeError, BadVersionError):
+            return  # a sweep has it
+        except SessionExpiredError:
+            await sweep_uploads(self._context)
 
 
 async def begin_upload(context: NamespaceContext, name: str) -> OwnUpload:
-    """Begin to put a blob, which this program's present session owns."""
+    """Begin to put a blob, which this program's present session owns. If it fails, nothing is left."""
 
     async def begin() -> OwnUpload:
         with translated(None, f"blob {name!r}, beginning to put it"):
             nodes = BlobNodes(context.store.current_session(), context.path)
             upload = Upload(blob_id=secrets.token_hex(16), name=name, state=UploadState.WRITING)
-            await nodes.store.create(nodes.owner_path(upload.blob_id), ephemeral=True, parents=True)
-            await nodes.store.create(nodes.upload_path(upload.blob_id), encode_upload(upload), parents=True)
-        return OwnUpload(context, nodes, upload)
+            owner_path, upload_path = nodes.owner_path(upload.blob_id), nodes.upload_path(upload.blob_id)
+            own = OwnUpload(context, nodes, upload)
+            try:
+                await nodes.store.create(owner_path, ephemeral=True, parents=True)
+                await nodes.store.create(upload_path, encode_upload(upload), parents=True)
+            except BaseException:
+                await own.drop()
+                raise
+        return own
 
     return await context.while_store_is_away(Right.WRITE, begin)
 

@@ -20,21 +20,16 @@ from dlog.blobs.digest import ContentDigest
 from dlog.blobs.errors import CorruptBlobError
 from dlog.blobs.uploads import Condition, OwnUpload, begin_upload
 from dlog.context import NamespaceContext
-from dlog.errors import DLogError, LogUnavailableError, translated
+from dlog.errors import LogUnavailableError, translated
 from ledger.handle import WriteHandle
 from ledger.payloads import as_payload
 from ledger.pickling import ProcessBound
-from ledger.runtime.events import event
-from ledger.runtime.log_lines import get_logger
 from namespace.blob_nodes import Blob, BlobPiece
 
 ENTRY_BYTES = 256 * 1024
 PIECE_BYTES = 64 * 1024 * 1024
 PIECES_OF_A_SIZE = 128  # then pieces are twice as long, so that a blob of any size has few of them
 BLOCK_BYTES = 16 * ENTRY_BYTES  # submitted before their digest is computed; read from a file at once
-CLEANUP_S = 5.0  # deleting what was written for a blob that is given up; a sweep does the rest
-
-logger = get_logger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -183,19 +178,8 @@ class BlobWriter(ProcessBound):
         """Delete what was written, unless it became a blob. For ``open_writer``."""
         if self._handle is not None:
             self._handle.abandon()
-        if self._result is not None:
-            return
-        with trio.move_on_after(CLEANUP_S) as scope:
-            scope.shield = True
-            try:
-                await self._upload.drop()
-            except DLogError as exc:
-                logger.info(
-                    "blob %r was given up; a sweep deletes what was written: %s",
-                    self.name,
-                    exc,
-                    extra=event("blob.upload_left", blob=self.name, error=exc),
-                )
+        if self._result is None:
+            await self._upload.drop()
 
 
 @asynccontextmanager

@@ -64,6 +64,7 @@ POLICY = Policy(
         Rule("operator", "*", frozenset({Right.ADMIN})),
         Rule("elsewhere", "else", frozenset({Right.ADMIN})),
         Rule("committer-of-mine", "committer-of-mine/*", frozenset({Right.COMMIT}), "mine*"),
+        Rule("committer-of-mine", ".blobs/committer-of-mine/*", frozenset({Right.READ})),
         *(
             Rule(name, f"{prefix}{name}/*", frozenset(RULES[name]))
             for prefix in ("", ".blobs/")

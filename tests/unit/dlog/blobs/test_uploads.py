@@ -169,31 +169,80 @@ async def test_a_program_whose_upload_was_swept_makes_no_blob_of_it(cluster: Dic
         await check_nothing_left(opened)
 
 
+@pytest.mark.parametrize("writes_more", [False, True])
 async def test_a_sweep_at_the_moment_of_publishing_deletes_no_ledger_of_the_blob(
-    cluster: DictCluster,
+    cluster: DictCluster, writes_more: bool
 ) -> None:
-    """The sweep has read the upload, and saw no owner; then the blob is made; then the sweep continues."""
+    """The sweep has read the upload, and saw no owner; the program continues; then the sweep continues."""
     async with open_on(cluster) as opened, other_program(cluster) as other:
         nodes = BlobNodes(opened.store, "/ns")
-        published, is_waiting = trio.Event(), trio.Event()
+        has_continued, is_waiting, has_swept = trio.Event(), trio.Event(), trio.Event()
         exists = opened.store.exists
 
         async def before(kind: str, path: str) -> None:
             if kind == "put" and path.startswith(nodes.uploads_path):
                 is_waiting.set()
-                await published.wait()
+                await has_continued.wait()
 
         async def no_owner(path: str, *, watch: trio.Event | None = None) -> object:
             return None if path.startswith(nodes.owners_path) else await exists(path, watch=watch)
 
+        async def sweep() -> None:
+            await opened.namespace.blobs.sweep()
+            has_swept.set()
+
         async with trio.open_nursery() as nursery:
             async with other.namespace.blobs.open_writer("a") as writer:
-                await writer.write(NEW)
+                await writer.write(NEW[:20])
                 opened.store.before, opened.store.exists = before, no_owner  # type: ignore[method-assign, assignment]
-                nursery.start_soon(opened.namespace.blobs.sweep)
+                nursery.start_soon(sweep)
                 await is_waiting.wait()
-            published.set()
+                await writer.write(NEW[20:])
+                if writes_more:
+                    has_continued.set()
+                    await has_swept.wait()
+            has_continued.set()
         opened.store.exists = exists  # type: ignore[method-assign]
+        assert await opened.namespace.blobs.get("a") == NEW
+        await check_nothing_left(opened)
+
+
+@pytest.mark.parametrize("writes_more", [False, True])
+async def test_garbage_never_becomes_a_blob_again(cluster: DictCluster, writes_more: bool) -> None:
+    """Its owner is still there, so only the version of the upload says that its ledgers are being deleted."""
+    async with open_on(cluster) as opened, other_program(cluster) as other:
+        nodes = BlobNodes(opened.store, "/ns")
+
+        async def put_slowly() -> None:
+            async with other.namespace.blobs.open_writer("a") as writer:
+                await writer.write(NEW[:20])
+                (blob_id,) = (await opened.store.children(nodes.uploads_path)).names
+                path = nodes.upload_path(blob_id)
+                value = (await opened.store.get(path)).value
+                await opened.store.put(path, value.replace(b"writing", b"garbage"))
+                if writes_more:
+                    await writer.write(NEW[20:])
+
+        with pytest.raises(UploadLostError):
+            await put_slowly()
+        assert await opened.namespace.blobs.list() == []
+        await check_nothing_left(opened)
+
+
+async def test_a_blob_that_is_replaced_twice_at_once_leaves_no_ledger(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened, other_program(cluster) as other:
+        await opened.namespace.blobs.put("a", OLD)
+        nodes = BlobNodes(opened.store, "/ns")
+
+        async def before(kind: str, path: str) -> None:
+            if kind == "commit" and path.startswith(
+                nodes.owners_path
+            ):  # its first operation deletes the owner
+                other.store.before = WatchedStore.before
+                await opened.namespace.blobs.put("a", b"between", replace=True)
+
+        other.store.before = before
+        await other.namespace.blobs.put("a", NEW, replace=True)
         assert await opened.namespace.blobs.get("a") == NEW
         await check_nothing_left(opened)
 
@@ -223,12 +272,33 @@ async def test_a_blob_that_fails_or_is_given_up_is_not_there(cluster: DictCluste
             await writer.write(NEW)
             writer.give_up()
         assert writer.result is None
-        with trio.move_on_after(1):
+        with trio.CancelScope() as scope:
             async with opened.namespace.blobs.open_writer("a") as writer:
                 await writer.write(NEW)
-                await trio.sleep_forever()
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
         assert await opened.namespace.blobs.list() == []
         assert await opened.client.ledger_ids() == []
+        await check_nothing_left(opened)
+
+
+@pytest.mark.parametrize("begun", ["owners", "uploads"])
+async def test_a_put_that_is_cancelled_at_its_beginning_leaves_nothing(
+    cluster: DictCluster, begun: str
+) -> None:
+    async with open_on(cluster) as opened, other_program(cluster) as other:
+        scope = trio.CancelScope()
+
+        async def before(kind: str, path: str) -> None:
+            if kind == "create" and f"/{begun}/" in path:
+                other.store.before = WatchedStore.before
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+
+        other.store.before = before
+        with scope:
+            await other.namespace.blobs.put("a", NEW)
+        assert scope.cancelled_caught
         await check_nothing_left(opened)
 
 
