@@ -43,7 +43,7 @@ SMALL = COLLECTS_AT_ONCE | {
     "minUsableSizeForIndexFileCreation": 4 << 20,
     "diskCheckInterval": 500,
 }
-RATE = 4_000_000  # so that a run takes seconds, and can be killed in its middle
+RATE = 1_000_000  # so that a run takes seconds, and can be killed in its middle
 
 
 async def write_ledgers(client: LedgerClient) -> list[int]:
