@@ -12,6 +12,7 @@ import pytest
 import trio
 
 import dlog
+from dlog.cluster import open_local_cluster
 from tests.crash.blob_putter import content_of
 from tests.effort import sampled
 from tests.places import ROOT
@@ -97,3 +98,25 @@ async def test_a_service_killed_at_any_moment_leaves_whole_blobs_and_nothing_els
             left += await sweep(uri)
             assert await blobs_of(uri) == state
     assert left > 0, "no kill hit an upload"
+
+
+async def test_a_program_killed_on_three_bookies_is_swept_when_its_session_has_ended(tmp_path: Path) -> None:
+    config = dlog.NamespaceConfig(create=True)
+    with trio.fail_after(2 * TIMEOUT_S):
+        async with open_local_cluster(
+            tmp_path / "cluster", bookie_count=3, session_timeout_ms=3000
+        ) as cluster:
+            async with dlog.open_namespace(cluster.uri, config=config) as namespace:
+                kept = await namespace.blobs.put("kept", content_of(7, 3_000_000))
+            acknowledged, under_way = await trio.to_thread.run_sync(
+                run_and_kill, cluster.uri, 5, {"kept": content_of(7, 3_000_000)}, 1.0
+            )
+            assert await blobs_of(cluster.uri) in (acknowledged, under_way)
+            async with dlog.open_namespace(cluster.uri) as namespace:
+                while (await namespace.blobs.sweep()).live:  # noqa: ASYNC110 - until the session ends
+                    await trio.sleep(0.2)
+                blobs = await namespace.blobs.list()
+                named = sorted(piece.ledger_id for blob in blobs for piece in blob.pieces)
+                assert await namespace.context.client.ledger_ids() == named
+                assert await namespace.blobs.describe("kept") == kept
+            assert await blobs_of(cluster.uri) in (acknowledged, under_way)
