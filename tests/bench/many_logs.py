@@ -58,7 +58,7 @@ async def _measure(
     directory: Path, writers: int, seconds: float, size: int, uri: str | None, bookies: int | None
 ) -> dict[str, Any]:
     async with open_target(directory, uri, bookies) as target:
-        address = {"uri": target.uri, "seconds": seconds}
+        address = {"uri": target.uri, "seconds": seconds, "deletes": uri is not None}
         rows = []
         for system, logs in (("dlog", writers), ("one log", 1)):
             job = Job(role="many", system=system, address=address, records=writers, size=size)

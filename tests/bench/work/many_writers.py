@@ -86,8 +86,9 @@ async def _measure(job: Job, link: Link, logs: int) -> None:
                 link.send("done", **opening, **appended)
                 appends.is_over = True
             done.set()
-        for name in (f"{prefix}-first", *(f"{prefix}-{number}" for number in range(logs))):
-            await namespace.delete_log(name)
+        if job.address["deletes"]:
+            for name in (f"{prefix}-first", *(f"{prefix}-{number}" for number in range(logs))):
+                await namespace.delete_log(name)
         await link.receive_in_loop()
 
 
