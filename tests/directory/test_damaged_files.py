@@ -253,6 +253,27 @@ def test_a_flipped_byte_of_an_entry_log_is_an_error_at_once_and_found_by_a_check
     assert main(["repair", str(path)]) == 0, "nothing keeps it from being opened"
 
 
+def test_a_blob_that_is_damaged_is_found_by_a_check_and_the_others_are_read(path: Path, capfd: Run) -> None:
+    written(path, "closed")
+    contents = {name: os.urandom(400_000) for name in ("lost.bin", "sound.bin")}
+    with dlog.blocking.open_namespace(path.as_uri()) as namespace:
+        for name, content in contents.items():
+            namespace.blobs.put(name, content)
+    assert main(["check", str(path), "--json"]) == 0
+    sound = json.loads(capfd.readouterr().out)
+    assert (sound["blobs"], sound["lost_blobs"]) == (2, [])
+    part = contents["lost.bin"][1000:1100]
+    (log,) = [each for each in (path / "bookie/current").glob("*.log") if part in each.read_bytes()]
+    overwrite(log, b"damaged", log.read_bytes().index(part))
+    assert main(["check", str(path), "--json"]) == 7
+    found = capfd.readouterr()
+    report = json.loads(found.out)
+    assert report["blobs"] == 1
+    assert [each["blob"] for each in report["lost_blobs"]] == ["lost.bin"]
+    assert "blob lost.bin: lost: " in found.err
+    assert all(each["gaps"] == [] for each in report["logs"])
+
+
 def test_a_directory_in_use_is_not_checked(path: Path, capfd: Run) -> None:
     with dlog.blocking.open_namespace(path.as_uri()) as namespace, namespace.open_writer("a", create=True):
         assert main(["check", str(path)]) != 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from dlog.cli.operators.directory_report import loss_document, lost_records, print_losses
+from dlog.cli.operators.directory_report import find_losses, losses_document, print_losses
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json, print_note
@@ -25,7 +25,7 @@ from ledger.errors import DirectoryUnusableError
 @click.command("repair")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--yes", is_flag=True, help="Repair without asking.")
-@json_option("what was mended, and for each log its records and gaps")
+@json_option("what was mended, for each log its records and gaps, and the lost blobs")
 def command(directory: Path, yes: bool, as_json: bool) -> ExitCode:
     """Make DIRECTORY usable again: its metadata, its index, and what is sound in its journal.
 
@@ -39,7 +39,7 @@ def command(directory: Path, yes: bool, as_json: bool) -> ExitCode:
         if not damage:
             print_note(f"{directory}: nothing to repair; `dlog check {directory}` reads all logs")
             if as_json:
-                print_json({"mended": [], "lost": [], "logs": []})
+                print_json({"mended": [], "lost": [], **losses_document(None)})
             return ExitCode.OK
         for evidence in damage:
             print_note(f"{directory}: damaged: {evidence}")
@@ -53,23 +53,17 @@ def command(directory: Path, yes: bool, as_json: bool) -> ExitCode:
         print_note(f"{directory}: the metadata are those after change {done.metadata_change}")
     for evidence in done.lost:
         print_note(f"{directory}: left out: {evidence}")
-    losses = lost_records(directory, quiet=as_json)
+    losses = find_losses(directory, quiet=as_json)
     print_losses(losses)
     if as_json:
-        print_json(
-            {
-                "mended": list(damage),
-                "lost": list(done.lost),
-                "logs": [loss_document(each) for each in losses],
-            }
-        )
-    is_whole = not done.lost and all(each.is_sound for each in losses)
+        print_json({"mended": list(damage), "lost": list(done.lost), **losses_document(losses)})
+    is_whole = not done.lost and losses.is_sound
     return ExitCode.OK if is_whole else ExitCode.DAMAGED
 
 
 def _print_expected(directory: Path) -> None:
     """Say which records are lost, if the directory can be read as it is."""
     try:
-        print_losses(lost_records(directory))
+        print_losses(find_losses(directory))
     except DLogError as exc:
         print_note(f"{directory}: which records are lost shows after the repair ({exc})")
