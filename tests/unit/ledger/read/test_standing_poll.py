@@ -255,8 +255,9 @@ async def test_while_a_ledger_does_not_grow_its_long_polls_become_rare(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("_again", range(4))  # the loop decides which bookie hangs, and at which moment
 async def test_a_standing_poll_that_hangs_keeps_no_entry_from_the_reader(
-    client: LedgerClient, cluster: DictCluster, autojump_clock: MockClock
+    client: LedgerClient, cluster: DictCluster, autojump_clock: MockClock, _again: int
 ) -> None:
     """Its connection is dead and nothing says so. The others are asked again and again meanwhile."""
     writer, reader = await opened(client, 2)
@@ -277,5 +278,5 @@ async def test_a_standing_poll_that_hangs_keeps_no_entry_from_the_reader(
         nursery.cancel_scope.cancel()
     config = client._context.config
     assert max(delays_s) <= config.long_poll_max_s + config.speculative_poll_s
-    late_s = [each for each in delays_s if each >= config.speculative_poll_s / 2]
-    assert len(late_s) <= 1, "its poll has ended"
+    # The poll after it may begin at the same bookie. Then it ends for good.
+    assert max(delays_s[2:]) < config.speculative_poll_s / 2, "its poll has ended"
