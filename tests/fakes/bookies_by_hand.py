@@ -34,7 +34,7 @@ from ledger.transport.pipe import PipeStream, stream_pair
 ROOT = "/ledgers"
 LAYOUT = Layout.HIERARCHICAL
 CLIENT = ClientConfig(
-    transport=TransportConfig(connect_timeout_s=2, request_timeout_s=5),
+    transport=TransportConfig(connect_timeout_s=10, request_timeout_s=5),
     unavailable_timeout_s=1,
     recovery_denial_grace_s=0.05,
 )
