@@ -65,7 +65,7 @@ def application(namespace: dlog.Namespace) -> Starlette:
             return Response(f"{exc}\n", status_code=400)
         except ClientDisconnect:  # the block above has dropped what came
             return Response(status_code=499)
-        assert writer.result is not None
+        assert writer.result is not None  # the block ended without an error
         return Response(status_code=201, headers={"etag": f'"{writer.result.sha256}"'})
 
     async def get(request: Request) -> Response:

@@ -274,7 +274,7 @@ class BalanceRunningError(LedgerError):
 
 
 class ClusterNotWholeError(LedgerError):
-    """A bookie is away, or ledgers lack replicas, so no replica is moved. What was moved before stays so."""
+    """A bookie is away, or ledgers lack replicas, so no replica is moved. Earlier moves stay."""
 
 
 class DuplicateEntryIdError(LedgerError):

@@ -46,7 +46,7 @@ class BlobConflictError(DLogError):
 
 
 class BlobGoneError(DLogError):
-    """The blob was replaced or deleted while it was read. What was read before is of the old content."""
+    """The blob was replaced or deleted while it was read. Bytes read before are of the old content."""
 
     def __init__(self, name: str) -> None:
         super().__init__(

@@ -207,7 +207,7 @@ class OwnUpload:
         self._upload, self._version = named, self._version + 1
 
     async def publish(self, blob: Blob, condition: Condition) -> None:
-        """Make the blob. What was under its name is garbage from then on.
+        """Make the blob. Another blob of its name is garbage from then on.
 
         Raises:
             UploadLostError

@@ -2,7 +2,7 @@
 
 Inside: what is read for them, and what is remembered so that the next look reads less. Not inside: which logs
 are looked at, how often, their bounds (``exporter``).
-Always: nothing is changed. An unknown figure is absent, never 0. What was read of a completed segment is not
+Always: nothing is changed. An unknown figure is absent, never 0. The figures of a completed segment are not
 read again; so is the first record that a cursor waits for, while the cursor stays where it is.
 """
 

@@ -20,6 +20,7 @@ import pytest
 import dlog
 import dlog.blocking
 from dlog.cli.main import main
+from ledger.metadata_store.sqlite_store.tree import SqliteTree
 
 pytestmark = pytest.mark.slow
 
@@ -272,6 +273,20 @@ def test_a_blob_that_is_damaged_is_found_by_a_check_and_the_others_are_read(path
     assert [each["blob"] for each in report["lost_blobs"]] == ["lost.bin"]
     assert "blob lost.bin: lost: " in found.err
     assert all(each["gaps"] == [] for each in report["logs"])
+
+
+def test_a_damaged_node_of_a_blob_hides_no_log_from_a_check(path: Path, capfd: Run) -> None:
+    written(path, "closed")
+    with dlog.blocking.open_namespace(path.as_uri()) as namespace:
+        namespace.blobs.put("a.bin", b"content")
+    tree = SqliteTree(path / "metadata.sqlite")
+    (node,) = [each for each in tree.read_tree("/") if each.endswith("/a.bin")]
+    tree.put(node, b"{", -1)
+    tree.close()
+    assert main(["check", str(path), "--json"]) == 7
+    report = json.loads(capfd.readouterr().out)
+    assert [each["log"] for each in report["logs"]] == list(LOGS)
+    assert [each["blob"] for each in report["lost_blobs"]] == [None]
 
 
 def test_a_directory_in_use_is_not_checked(path: Path, capfd: Run) -> None:

@@ -39,7 +39,7 @@ class Losses:
 
     logs: tuple[LogLoss, ...]
     blobs: int  # that were read; each digest is checked
-    lost_blobs: tuple[tuple[str, dlog.DLogError], ...]  # names, and why they cannot be read
+    lost_blobs: tuple[tuple[str | None, dlog.DLogError], ...]  # names, None for all; and the cause
 
     @property
     def is_sound(self) -> bool:
@@ -51,7 +51,7 @@ def find_losses(directory: Path, *, quiet: bool = False) -> Losses:
     """Read all logs and blobs of a directory, which no damage keeps from being opened for reading.
 
     Raises:
-        DLogError: The logs or the blobs cannot be listed.
+        DLogError: The logs cannot be listed.
     """
     return run(partial(_read, directory.absolute().as_uri(), quiet))
 
@@ -63,8 +63,11 @@ async def _read(uri: str, quiet: bool) -> Losses:
             for log in sorted(await namespace.list_logs()):
                 before = sum(each.records for each in found)
                 found.append(await _read_log(namespace, log, before, show))
-        blobs = await namespace.blobs.list()
-        lost: list[tuple[str, dlog.DLogError]] = []
+        lost: list[tuple[str | None, dlog.DLogError]] = []
+        try:
+            blobs = await namespace.blobs.list()
+        except dlog.DLogError as exc:  # one damaged node must not hide the logs
+            return Losses(tuple(found), 0, ((None, exc),))
         with progress_bar("reading all blobs", len(blobs), unit="blobs", quiet=quiet) as show:
             for number, blob in enumerate(blobs, 1):
                 try:
@@ -101,7 +104,7 @@ def print_losses(losses: Losses) -> None:
         if loss.error is not None:
             print_note(f"{loss.log}: cannot be read to its end: {loss.error}")
     for name, error in losses.lost_blobs:
-        print_note(f"blob {name}: lost: {error}")
+        print_note(f"the blobs cannot be listed: {error}" if name is None else f"blob {name}: lost: {error}")
     records = sum(each.records for each in losses.logs)
     blobs = f" and {counted(losses.blobs, 'blob')}" if losses.blobs or losses.lost_blobs else ""
     print_note(

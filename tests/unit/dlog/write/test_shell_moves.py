@@ -270,3 +270,33 @@ async def test_a_move_does_not_outlive_an_end_that_stays_unknown() -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert batch.outcome is RecordOutcome.UNKNOWN
         assert shell.machine.stopped is not None
+
+
+async def test_after_a_move_the_lock_of_the_other_place_is_watched() -> None:
+    async with following() as (shell, _segments, elsewhere, nursery):
+        new: Any = elsewhere.lock
+        nursery.start_soon(shell.watch_lock)
+        elsewhere.may_return.set()
+        await trio.testing.wait_all_tasks_blocked()
+        shell.machine.overtaken(FENCED)
+        await trio.testing.wait_all_tasks_blocked()
+        assert shell.lock is elsewhere.lock
+        assert shell.machine.stopped is None
+        new.lost.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(shell.machine.stopped, LogLockLostError)
+
+
+async def test_a_lock_that_is_lost_in_the_moment_of_a_move_stops_no_writer() -> None:
+    async with following() as (shell, _segments, elsewhere, nursery):
+        nursery.start_soon(shell.watch_lock)
+        await trio.testing.wait_all_tasks_blocked()
+        former: Any = shell.lock
+        former.lost.set()  # its watch wakes after the other lock has come
+        shell.lock = elsewhere.lock
+        shell._lock_watch.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert shell.machine.stopped is None
+        elsewhere.lock.lost.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(shell.machine.stopped, LogLockLostError)
