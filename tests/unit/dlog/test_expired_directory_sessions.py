@@ -5,10 +5,12 @@ A session lasts as long as its process. It ends earlier only if its lock file is
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 
@@ -195,6 +197,27 @@ def program(uri: str) -> Iterator[Program]:
             process.kill()
 
 
+async def stop_between_transactions(process: subprocess.Popen[str], directory: Path) -> None:
+    """Stop the process while it does not lock the database: it still commits its cursor."""
+    with trio.fail_after(60):
+        while True:
+            process.send_signal(SIGSTOP)
+            await trio.to_thread.run_sync(os.waitid, os.P_PID, process.pid, os.WSTOPPED)
+            if await trio.to_thread.run_sync(is_free, directory / "metadata.sqlite"):
+                return
+            process.send_signal(SIGCONT)
+
+
+def is_free(database: Path) -> bool:
+    """Whether a transaction can be begun within a second."""
+    with closing(sqlite3.connect(database, timeout=1, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        return True
+
+
 @asynccontextmanager
 async def stopped_program(directory: Path) -> AsyncIterator[tuple[Namespace, dlog.LogWriter, Program, int]]:
     """This process hosts the directory and writes "feed"; another one follows it and is stopped."""
@@ -206,7 +229,7 @@ async def stopped_program(directory: Path) -> AsyncIterator[tuple[Namespace, dlo
             other.say("a")
             await other.hear("read 0", "wrote a")
             (session,) = (line.split()[1] for line in other.lines if line.startswith("session"))
-            other.process.send_signal(SIGSTOP)
+            await stop_between_transactions(other.process, directory)
             yield namespace, feed, other, int(session)
             other.process.stdin.close()  # type: ignore[union-attr]
             with trio.fail_after(60):
