@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -43,10 +43,11 @@ class BackupCalls(ProcessBound):
         self,
         destination: str | os.PathLike[str],
         *,
+        logs: Collection[str] | None = None,
         keep: Keep | None = None,
         on_progress: Callable[[BackupProgress], None] = _nothing,
     ) -> Backup:
-        """Make a backup of all logs as they are now. Only what the destination lacks is sent.
+        """Make a backup of all logs, or of some, as they are now. Only what the destination lacks is sent.
 
         Writers are not stopped or slowed. Each log is in the backup up to a record that was visible during
         the call; every record that was visible before the call is. If the call is cancelled or fails, the
@@ -55,15 +56,19 @@ class BackupCalls(ProcessBound):
         Args:
             destination: The path of a directory of this user. It is made if its parent exists, and holds
                 backups of one namespace.
+            logs: Only these, without the blobs of the namespace; later backups at the destination have them,
+                too. None: all logs and blobs.
             keep: Delete older backups afterwards; see ``Backups.prune``.
             on_progress: Called after each chunk.
 
         Raises:
-            ValueError: ``keep`` is not positive.
+            ValueError: ``keep`` is not positive, or ``logs`` is empty.
+            LogNotFoundError: One of ``logs`` does not exist.
             AccessDeniedError: It needs the right "admin" on the logs "*".
             BackupInUseError: Another process writes there.
             BackupUnreachableError: The destination cannot be written.
-            BackupError: It has backups of another namespace, or this one is federated.
+            BackupError: It has backups of another namespace, or of logs that are not in ``logs``; or this
+                namespace is federated.
             LogUnavailableError, LogMetadataError: The namespace cannot be read.
         """
         from dlog.backup.pruning import check_keep, kept_by
@@ -73,12 +78,13 @@ class BackupCalls(ProcessBound):
 
         if keep is not None:
             check_keep(keep)
+        selection = None if logs is None else selected(logs)
         store = open_store(destination)
         async with (
             administered(self.context) as context,
             audited_async("back up", f"{context.uri} to {store.where}"),
         ):
-            source = BackupSource(context)
+            source = BackupSource(context, selection)
             with translated(None, "backing it up"):
                 async with store.writing(await source.instance_id(), source.path):
                     rounds = BackupRounds(store, context.wall_ms, on_progress)
@@ -93,6 +99,7 @@ class BackupCalls(ProcessBound):
         self,
         destination: str | os.PathLike[str],
         *,
+        logs: Collection[str] | None = None,
         interval_s: float = INTERVAL_S,
         keep: Keep | None = None,
         retry_timeout_s: float = math.inf,
@@ -105,7 +112,7 @@ class BackupCalls(ProcessBound):
         one of each minute of the last day, one of each hour before.
 
         Args:
-            destination, keep: As of ``make``.
+            destination, logs, keep: As of ``make``.
             interval_s: From the begin of a round to that of the next one.
             retry_timeout_s: How long the source or the destination may be away.
             on_round: Called after each round, also after one that failed.
@@ -119,6 +126,7 @@ class BackupCalls(ProcessBound):
 
         if keep is not None:
             check_keep(keep)
+        selection = None if logs is None else selected(logs)
         if not interval_s > 0:
             raise ValueError(f"interval_s {interval_s!r}: give a positive number of seconds")
         if self.context.is_snapshot:
@@ -129,11 +137,22 @@ class BackupCalls(ProcessBound):
         replication = Replication(
             open_store(destination),
             lambda: administered(self.context),
-            ReplicationPlan(interval_s, keep, retry_timeout_s),
+            ReplicationPlan(interval_s, keep, retry_timeout_s, selection),
             wall_ms=self.context.wall_ms,
             on_round=on_round,
         )
         await replication.run()
+
+
+def selected(logs: Collection[str]) -> tuple[str, ...]:
+    """The logs of a backup that has only some.
+
+    Raises:
+        ValueError: There is none, or one text was given.
+    """
+    if isinstance(logs, str) or not logs:
+        raise ValueError(f"logs {logs!r}: give names of logs, or None for all logs and blobs")
+    return tuple(sorted(set(logs)))
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ Source: our own; docs/metadata.md 16.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import attrs
 
@@ -73,6 +73,15 @@ def log_of(path: str) -> str | None:
     """The log of a node, by its path below the namespace; None if it belongs to no log."""
     log, is_log, rest = path.partition(f"/{UNPARTITIONED}")
     return log if is_log and (not rest or rest.startswith("/")) else None
+
+
+def belongs_to(path: str, logs: Collection[str]) -> bool:
+    """True for a node of one of the logs, one above it, or one of the namespace itself; not for a blob."""
+    log = log_of(path)
+    if log is not None:
+        return log in logs
+    is_blob = f"{path}/".startswith(f"{BLOBS_NODE}/")
+    return (path.startswith(".") and not is_blob) or any(f"{each}/".startswith(f"{path}/") for each in logs)
 
 
 def identity_of(metadata: LedgerMetadata) -> str:

@@ -12,6 +12,7 @@
 Numbers are big-endian. The JSON of a manifest::
 
     version 1 | release | instance_id | path | begun_ms | cut_ms | base: null or the cut_ms of a whole one
+    logs     [names], if these only were backed up; absent: the whole namespace
     nodes    {path below the namespace: Base64, or null if the node is gone}
     ledgers  {id: null if it is gone, or {identity, metadata: Base64, last, length_bytes, closed,
              missing: [ids], kept: chunks that are those of the base,
@@ -96,6 +97,7 @@ class BackupManifest:
     nodes: Mapping[str, bytes] = attrs.field(repr=False)  # by path below the namespace
     ledgers: Mapping[int, LedgerCopy] = attrs.field(repr=False)
     lost: tuple[int, ...] = ()
+    logs: tuple[str, ...] | None = None  # that were asked for; None: the whole namespace
 
     def chunk_names(self) -> set[str]:
         """The objects that the manifest needs."""
@@ -236,6 +238,7 @@ def encode_manifest(
             **{str(each): None for each in sorted(ledgers) if each not in manifest.ledgers},
         },
         "lost": list(manifest.lost),
+        **({} if manifest.logs is None else {"logs": list(manifest.logs)}),
     }
     body = zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 6)
     name = ManifestName(manifest.cut_ms, None if base is None else base.cut_ms)
@@ -322,6 +325,7 @@ def _decode_document(document: dict[str, Any], base: BackupManifest | None) -> B
         nodes=nodes,
         ledgers=ledgers,
         lost=tuple(map(_integer, document["lost"])),
+        logs=_names(document["logs"]) if "logs" in document else None,
     )
 
 
@@ -370,6 +374,12 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no text")
     return value
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is no list of names")
+    return tuple(map(_text, value))
 
 
 def _integer(value: Any) -> int:

@@ -16,11 +16,10 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from dlog.backup.content import NamedSegment, blobs_in, log_of, logs_in, segments_in
+from dlog.backup.content import NamedSegment, belongs_to, blobs_in, logs_in, segments_in
 from dlog.backup.errors import BackupNotFoundError
 from dlog.backup.format import BackupManifest, LedgerCopy
 from dlog.errors import LogMetadataError
-from namespace.blob_nodes import BLOBS_NODE
 from namespace.dlsn import DLSN
 from namespace.log_metadata import INITIAL_MAX_TXID, LAYOUT_VERSION
 from namespace.log_nodes import UNPARTITIONED
@@ -55,7 +54,9 @@ def plan_restore(
         raise BackupNotFoundError(
             f"the backup has no log {lacking[0]!r}; `dlog backup list --logs` prints its logs"
         )
-    nodes = {path: value for path, value in manifest.nodes.items() if logs is None or _belongs(path, wanted)}
+    nodes = {
+        path: value for path, value in manifest.nodes.items() if logs is None or belongs_to(path, wanted)
+    }
     for log in wanted:
         root = f"{log}/{UNPARTITIONED}"
         nodes[f"{root}/allocation"] = b""  # the ledger for the next segment is not restored
@@ -76,15 +77,6 @@ def plan_restore(
         nodes=nodes,
         ledgers={each: copy for each, copy in ledgers.items() if each in named},
     )
-
-
-def _belongs(path: str, logs: Collection[str]) -> bool:
-    """True for a node of one of the logs, one above it, or one of the namespace itself."""
-    log = log_of(path)
-    if log is not None:
-        return log in logs
-    is_blob = path.startswith(f"{BLOBS_NODE}/")
-    return (path.startswith(".") and not is_blob) or any(f"{each}/".startswith(f"{path}/") for each in logs)
 
 
 def _cut(

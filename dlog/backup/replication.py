@@ -60,6 +60,7 @@ class ReplicationPlan:
     interval_s: float
     keep: Keep | None
     retry_timeout_s: float  # how long the source or the destination may be away; inf: for ever
+    logs: tuple[str, ...] | None = None  # None: all, and the blobs
 
 
 class Replication:
@@ -129,7 +130,7 @@ class Replication:
         """The source, open, and the destination, held for writing."""
         async with AsyncExitStack() as stack:
             context = await stack.enter_async_context(self._open_source())
-            source = BackupSource(context)
+            source = BackupSource(context, self._plan.logs)
             with translated(None, "backing it up"):
                 instance_id = await source.instance_id()
             await stack.enter_async_context(self._store.writing(instance_id, source.path))

@@ -21,11 +21,12 @@ from importlib.metadata import version
 import attrs
 import trio
 
-from dlog.backup.content import NamedSegment, blobs_in, logs_in, segments_in
+from dlog.backup.content import NamedSegment, blobs_in, log_of, logs_in, segments_in
 from dlog.backup.errors import BackupDamagedError, BackupError
 from dlog.backup.format import BackupManifest, LedgerCopy, chunk_bytes, entry_id_of, length_of
 from dlog.backup.source import BackupSource, EntrySource, LedgerNow
 from dlog.backup.store import BackupStore
+from dlog.errors import LogNotFoundError
 from ledger.catalog.metadata_codec import encode_metadata
 from ledger.runtime.events import event
 from ledger.runtime.log_lines import get_logger
@@ -144,15 +145,19 @@ class BackupRounds:
             always: False: write none if nothing has changed since the last one, which is returned.
 
         Raises:
-            BackupError: A destination cannot be written, or ledgers were deleted in each of many attempts.
+            BackupError: A destination cannot be written, or has backups of logs that ``source`` leaves out.
+                Or ledgers were deleted in each of many attempts.
+            LogNotFoundError: A log of ``source`` does not exist, and no backup before had it.
             LogUnavailableError, LogMetadataError
             ledger.errors.LedgerError, ledger.metadata_store.errors.MetadataError: The caller translates them.
         """
         instance_id = await source.instance_id()
+        self._check_selection(source)
         named_before: set[int] = set()
         for _ in range(ROUNDS_MAX):
             begun_ms = self._wall_ms()
             nodes = await source.nodes()
+            self._check_logs(source, nodes)
             segments = {each.segment.ledger_id: each for each in segments_in(nodes.items())}
             named: dict[int, NamedSegment | None] = {**dict.fromkeys(blobs_in(nodes.items())), **segments}
             now = await self._ends(source, named)
@@ -174,6 +179,7 @@ class BackupRounds:
                 nodes=nodes,
                 ledgers={each: copies[each] for each in named if each in copies},
                 lost=lost,
+                logs=source.logs,
             )
             if not always and self.last is not None and _same(manifest, self.last):
                 return self.last
@@ -186,6 +192,27 @@ class BackupRounds:
             f"ledgers were deleted during each of {ROUNDS_MAX} attempts to back them up; try again, or"
             " truncate and delete less at a time"
         )
+
+    def _check_selection(self, source: BackupSource) -> None:
+        """Refuse a selection that would drop logs from the destination: prune then deletes their chunks."""
+        if self.last is None or source.logs is None:
+            return
+        before = self.last.logs
+        left_out = ["all logs"] if before is None else sorted({*before} - {*source.logs})
+        if left_out:
+            raise BackupError(
+                f"{self._store.where} has backups of {', '.join(left_out)}, and this one would leave"
+                f" {'the others' if before is None else 'that'} out. Name another destination, or these logs"
+                " as well"
+            )
+
+    def _check_logs(self, source: BackupSource, nodes: Mapping[str, bytes]) -> None:
+        # A log that earlier backups have may be deleted: that ends no replication of the others.
+        before = () if self.last is None else self.last.logs or ()
+        known = {*map(log_of, nodes), *before}
+        for log in source.logs or ():
+            if log not in known:
+                raise LogNotFoundError(log)
 
     async def _ends(
         self, source: BackupSource, named: Mapping[int, NamedSegment | None]
@@ -333,4 +360,8 @@ def _may_lack(named: NamedSegment | None) -> bool:
 
 
 def _same(manifest: BackupManifest, last: BackupManifest) -> bool:
-    return (manifest.nodes, manifest.ledgers, manifest.lost) == (last.nodes, last.ledgers, last.lost)
+    return _content(manifest) == _content(last)
+
+
+def _content(manifest: BackupManifest) -> tuple[object, ...]:
+    return manifest.nodes, manifest.ledgers, manifest.lost, manifest.logs

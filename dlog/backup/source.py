@@ -13,10 +13,12 @@ Source: our own; docs/backup.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 import attrs
 import trio
 
-from dlog.backup.content import identity_of, is_upload
+from dlog.backup.content import belongs_to, identity_of, is_upload
 from dlog.backup.errors import BackupError
 from dlog.context import NamespaceContext
 from dlog.errors import LogUnavailableError
@@ -53,8 +55,11 @@ class LedgerNow:
 class BackupSource:
     """A namespace that is backed up."""
 
-    def __init__(self, context: NamespaceContext) -> None:
+    def __init__(self, context: NamespaceContext, logs: Collection[str] | None = None) -> None:
         """
+        Args:
+            logs: Only these, without blobs; None: all of the namespace.
+
         Raises:
             BackupError: It is federated.
         """
@@ -64,6 +69,7 @@ class BackupSource:
                 " up each of them"
             )
         self.path = context.path
+        self.logs = None if logs is None else tuple(sorted(set(logs)))
         self._context, self._client = context, context.client.context
         self._catalog = self._client.catalog
 
@@ -78,7 +84,7 @@ class BackupSource:
         return "none" if layout is None else f"made-{layout.stat.created_ms}"
 
     async def nodes(self) -> dict[str, bytes]:
-        """The persistent nodes of the namespace, by their paths below it; "" is its own.
+        """The persistent nodes that are backed up, by their paths below the namespace; "" is its own.
 
         Raises:
             LogUnavailableError: A log changed during each attempt to read it.
@@ -87,12 +93,17 @@ class BackupSource:
         await store.sync(top)
         tree = await store.read_tree(top)
         if tree is None:
-            tree = await _walk_logs(store, top)
+            tree = await _walk_logs(store, top, self._is_wanted)
         return {
             path[len(top) + 1 :]: node.value
             for path, node in tree.items()
-            if not node.stat.ephemeral_owner and not is_upload(path[len(top) + 1 :])
+            if not node.stat.ephemeral_owner and self._is_wanted(path)
         }
+
+    def _is_wanted(self, path: str) -> bool:
+        path = path[len(self.path) + 1 :]
+        is_whole = self.logs is None or not path
+        return not is_upload(path) and (is_whole or belongs_to(path, self.logs or ()))
 
     async def ledger(self, ledger_id: int) -> LedgerNow | None:
         """A ledger and its end, which may be that of an open ledger; None if there is no such ledger.
@@ -131,9 +142,9 @@ class EntrySource:
             return []
 
 
-async def _walk_logs(store: MetadataStore, top: str) -> dict[str, Node]:
-    """The nodes of a namespace, one after the other; those of each log fit together."""
-    tree = await _walk(store, top)
+async def _walk_logs(store: MetadataStore, top: str, is_wanted: Callable[[str], bool]) -> dict[str, Node]:
+    """The wanted nodes of a namespace, one after the other; those of each log fit together."""
+    tree = await _walk(store, top, is_wanted)
     logs = [path for path in tree if path.endswith(f"/{UNPARTITIONED}")]
 
     async def settle(root: str) -> None:
@@ -144,7 +155,7 @@ async def _walk_logs(store: MetadataStore, top: str) -> dict[str, Node]:
                 return
             for path in [path for path in tree if path == root or path.startswith(f"{root}/")]:
                 del tree[path]
-            tree.update(await _walk(store, root))
+            tree.update(await _walk(store, root, is_wanted))
         raise LogUnavailableError(f"{root}: it changed during each of {ATTEMPTS_MAX} looks at it; try again")
 
     for start in range(0, len(logs), READS_AT_ONCE):
@@ -161,7 +172,7 @@ def _version(node: Node | None) -> tuple[int, int] | None:
     return None if node is None else (node.stat.version, node.stat.child_version)
 
 
-async def _walk(store: MetadataStore, top: str) -> dict[str, Node]:
+async def _walk(store: MetadataStore, top: str, is_wanted: Callable[[str], bool]) -> dict[str, Node]:
     tree: dict[str, Node] = {}
     pending = [top]
     while pending:
@@ -175,6 +186,6 @@ async def _walk(store: MetadataStore, top: str) -> dict[str, Node]:
                     names = (await store.children(path)).names
                 except NoNodeError:
                     continue
-                pending += [f"{path}/{name}" for name in names]
+                pending += filter(is_wanted, [f"{path}/{name}" for name in names])
         await trio.lowlevel.checkpoint()
     return tree

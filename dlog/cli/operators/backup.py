@@ -76,21 +76,32 @@ def command() -> None:
     """
 
 
+logs_option = partial(
+    click.option,
+    "--log",
+    "logs",
+    multiple=True,
+    metavar="LOG",
+    help="Only this log, without blobs; may be given several times. Default: all logs and blobs.",
+)
+
+
 @command.command("make")
 @click.argument("source")
 @click.argument("destination", metavar="DEST")
+@logs_option()
 @keep_option(
     help="Delete older backups afterwards: the newest NUMBER, or those of the time AGE (30d), are kept."
 )
 @json_option("the backup")
-def make(source: str, destination: str, keep: Keep | None, as_json: bool) -> ExitCode:
+def make(source: str, destination: str, logs: tuple[str, ...], keep: Keep | None, as_json: bool) -> ExitCode:
     """Make a backup of SOURCE (a directory or a URI) at DEST, as it is now.
 
     Writers are not stopped. The exit code is 1 if entries were missing in SOURCE itself: the backup is made,
     and readers of a restored log find the same gaps.
     """
     with progress_bar("backing up", None, unit="bytes", quiet=as_json) as advance:
-        made, sent = run(partial(_make, source_uri(source), destination, keep, advance))
+        made, sent = run(partial(_make, source_uri(source), destination, logs or None, keep, advance))
     if as_json:
         print_json({**_document(made), "entries_sent": sent.entries_sent, "bytes_sent": sent.bytes_sent})
     else:
@@ -112,7 +123,9 @@ def make(source: str, destination: str, keep: Keep | None, as_json: bool) -> Exi
     return ExitCode.FAILED
 
 
-async def _make(uri: str, destination: str, keep: Keep | None, advance: Any) -> tuple[Backup, BackupProgress]:
+async def _make(
+    uri: str, destination: str, logs: tuple[str, ...] | None, keep: Keep | None, advance: Any
+) -> tuple[Backup, BackupProgress]:
     last = BackupProgress(ledgers_done=0, ledgers_total=0, entries_sent=0, bytes_sent=0)
 
     def report(progress: BackupProgress) -> None:
@@ -121,7 +134,7 @@ async def _make(uri: str, destination: str, keep: Keep | None, advance: Any) -> 
         advance(progress.bytes_sent)
 
     async with dlog.open_namespace(uri, read_only=True) as namespace:
-        return await namespace.backup.make(destination, keep=keep, on_progress=report), last
+        return await namespace.backup.make(destination, logs=logs, keep=keep, on_progress=report), last
 
 
 @command.command("list")

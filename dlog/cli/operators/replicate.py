@@ -16,7 +16,7 @@ from dlog.backup.calls import INTERVAL_S, administered
 from dlog.backup.pruning import Keep
 from dlog.backup.replication import Replication, ReplicationPlan
 from dlog.backup.store import open_store
-from dlog.cli.operators.backup import keep_option, source_uri
+from dlog.cli.operators.backup import keep_option, logs_option, source_uri
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import moment_text, print_json, print_note
 from dlog.cli.terminal.signals import run
@@ -27,6 +27,7 @@ from ledger.runtime.clock import wall_ms
 @click.command("replicate")
 @click.argument("source")
 @click.option("--to", "destination", required=True, metavar="DEST", help="Where the backups are kept.")
+@logs_option()
 @click.option(
     "--interval",
     type=click.FloatRange(0, min_open=True),
@@ -48,7 +49,13 @@ from ledger.runtime.clock import wall_ms
 )
 @json_option("the state after each round that wrote or failed")
 def command(
-    source: str, destination: str, interval: float, keep: Keep | None, give_up_after: float, as_json: bool
+    source: str,
+    destination: str,
+    logs: tuple[str, ...],
+    interval: float,
+    keep: Keep | None,
+    give_up_after: float,
+    as_json: bool,
 ) -> None:
     """Keep backups of SOURCE (a directory or a URI) at DEST up to date, until the command is ended.
 
@@ -62,7 +69,7 @@ def command(
             _replicate,
             source_uri(source),
             destination,
-            ReplicationPlan(interval, keep, give_up_after),
+            ReplicationPlan(interval, keep, give_up_after, logs or None),
             report.show,
         )
     )

@@ -92,6 +92,13 @@ def test_golden_bytes_are_read() -> None:
     assert decode_destination((GOLDEN / "dlog-backup.json").read_bytes()) == ("some-id", "/dlog")
 
 
+def test_a_manifest_of_some_logs_names_them() -> None:
+    some = attrs.evolve(WHOLE, logs=("a", "b"))
+    name, data = encode_manifest(some)
+    assert decode_manifest(name, data) == some
+    assert b'"logs":["a","b"]' in body_of(data)
+
+
 def test_names_of_manifests_are_read_and_others_are_none() -> None:
     for name in (ManifestName(5), ManifestName(1_700_000_000_005, 1_700_000_000_000)):
         assert ManifestName.of(name.text) == name
@@ -133,7 +140,10 @@ JSON = st.recursive(
 
 @given(
     st.dictionaries(
-        st.sampled_from(["version", "nodes", "ledgers", "lost", "cut_ms", "begun_ms", "base", "path"]), JSON
+        st.sampled_from(
+            ["version", "nodes", "ledgers", "lost", "logs", "cut_ms", "begun_ms", "base", "path"]
+        ),
+        JSON,
     )
 )
 def test_a_manifest_of_another_form_is_an_error_though_its_checksum_holds(fields: dict[str, object]) -> None:

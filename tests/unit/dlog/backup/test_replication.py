@@ -48,12 +48,16 @@ class Rounds:
 
 
 @asynccontextmanager
-async def replicating(namespace: dlog.Namespace, destination: Path) -> AsyncIterator[Rounds]:
+async def replicating(
+    namespace: dlog.Namespace, destination: Path, logs: list[str] | None = None
+) -> AsyncIterator[Rounds]:
     rounds = Rounds()
     async with trio.open_nursery() as nursery:
 
         async def run() -> None:
-            await namespace.backup.replicate(destination, interval_s=0.01, on_round=rounds.on_round)
+            await namespace.backup.replicate(
+                destination, logs=logs, interval_s=0.01, on_round=rounds.on_round
+            )
 
         nursery.start_soon(run)
         yield rounds

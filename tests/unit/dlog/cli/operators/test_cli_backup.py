@@ -62,6 +62,23 @@ def test_a_directory_is_backed_up_listed_verified_pruned_and_restored(
     assert read(tmp_path / "restored") == [b"one", b"two"]
 
 
+def test_some_logs_are_backed_up_and_a_backup_without_them_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, destination = str(tmp_path / "source"), str(tmp_path / "destination")
+    write(tmp_path / "source", b"one")
+    with dlog.blocking.open_namespace((tmp_path / "source").as_uri()) as namespace:
+        namespace.create_log("other")
+    assert main(["backup", source, destination, "--log", "orders"]) == 0
+    assert main(["backup", source, destination, "--log", "orders", "--log", "lost"]) == 3
+    capfd.readouterr()
+    assert main(["backup", source, destination, "--log", "other"]) == 1
+    assert "has backups of orders" in capfd.readouterr().err
+    assert main(["replicate", source, "--to", destination, "--log", "other"]) == 1
+    assert main(["backup", "list", destination, "--logs"]) == 0
+    assert capfd.readouterr().out == "orders\n"
+
+
 def test_what_is_wrong_is_a_line_and_an_exit_code(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     source, destination = str(tmp_path / "source"), str(tmp_path / "destination")
     write(tmp_path / "source", b"one")
