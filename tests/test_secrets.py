@@ -236,6 +236,8 @@ def test_hosts_with_a_password_are_refused_and_not_quoted() -> None:
         ("a:b@zk1", "a:***@zk1"),
         ("zk://zk1:2181;zk2:2181/ledgers", "zk://zk1:2181;zk2:2181/ledgers"),
         ("file:///home/me@work/log", "file:///home/me@work/log"),
+        ("file:/home/me@work/log", "file:/home/me@work/log"),
+        ("file://a:b@host/log", "file://***@host/log"),
         ("zk://zk1/l?password=b", "zk://zk1/l?***"),
     ],
 )

@@ -7,7 +7,7 @@ without one.
 
 Not inside: the URI of a namespace (``namespace.namespace_uri``).
 
-Source: BookKeeper, MetadataDrivers.java; DistributedLog, DLUtils.java.
+Source: BookKeeper, MetadataDrivers.java; DistributedLog, DLUtils.java; RFC 8089 (``file:/dir``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ledger.metadata_store.store import check_path
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _QUERY = re.compile(r"([?#]).+", re.DOTALL)
 _USER_INFO = re.compile(r"\A(\s*[A-Za-z0-9+.-]*:?/*).*@", re.DOTALL)  # up to the last "@"
-_OWN_DIRECTORY = re.compile(r"\s*file:///", re.IGNORECASE)
+_OWN_DIRECTORY = re.compile(r"\s*file:/(?://|(?!/))", re.IGNORECASE)
 _LAYOUTS = {"": None, "null": None, "flat": "flat", "hierarchical": "hierarchical"} | {
     "longhierarchical": "longhierarchical"
 }
@@ -63,7 +63,7 @@ def parse_metadata_service_uri(text: str) -> ServiceUri:
 
 
 def parse_directory_uri(text: str) -> str:
-    """Parse ``file:///dir``; return the directory's absolute path.
+    """Parse ``file:///dir`` or ``file:/dir``; return the directory's absolute path.
 
     Raises:
         InvalidStoreAddressError: The URI cannot be parsed. The message names the part.
@@ -87,6 +87,10 @@ def split_uri(text: str) -> tuple[str, str, str]:
     scheme, separator, rest = text.strip().partition(":")
     if not separator or not scheme:
         raise ValueError("it has no scheme, such as 'distributedlog:' or 'file:'")
+    if scheme.lower() == "file" and not rest.startswith("//"):
+        if not rest.startswith("/"):
+            raise ValueError("the path of a directory begins with a slash: write file:///dir")
+        rest = f"//{rest}"  # RFC 8089 allows file:/dir
     if not rest.startswith("//"):
         raise ValueError(f"'//' is missing after '{scheme}:'")
     if "?" in rest or "#" in rest:

@@ -26,7 +26,7 @@ def test_both_separators_give_one_value(text: str, hosts: str, path: str) -> Non
 
 
 def test_a_directory_is_a_namespace() -> None:
-    for text in ("file:///var/lib/my%20log", "file://localhost/var/lib/my%20log/"):
+    for text in ("file:///var/lib/my%20log", "file:/var/lib/my%20log", "file://localhost/var/lib/my%20log/"):
         uri = parse_namespace_uri(text)
         assert uri == NamespaceUri("file", "", "/var/lib/my log")
         assert str(uri) == "file:///var/lib/my%20log"
@@ -55,7 +55,8 @@ def test_a_directory_is_a_namespace() -> None:
         ("distributedlog://h/p#f", "fragment"),
         ("file://otherhost/dir", "another machine"),
         ("file:///", "directory is missing"),
-        ("file:dir", "'//' is missing"),
+        ("file:dir", "begins with a slash"),
+        ("file:/", "directory is missing"),
         ("file:///a%00b", "directory is missing"),
     ],
 )
