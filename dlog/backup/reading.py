@@ -77,8 +77,10 @@ def parse_backup_uri(text: str) -> BackupUri:
     """
     parts = urlsplit(text.strip())
     bare = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
-    if "@" in parts.netloc:
-        raise InvalidUriError(f"URI {bare}: it has a name or a password; put keys into the environment")
+    if "@" in parts.netloc or ":" in parts.netloc:  # a secret may have a slash, and then it ends there
+        raise InvalidUriError(
+            f"URI {parts.scheme}://***: it has a name or a password; put keys into the environment"
+        )
     fields = [each for each in parts.query.split("&") if each]
     moments = [found[1] for each in fields if (found := _AT.fullmatch(each))]
     others = [each for each in fields if not _AT.fullmatch(each)]

@@ -33,16 +33,22 @@ class S3Destination:
     def __init__(self, uri: str) -> None:
         """
         Raises:
-            BackupError: pyarrow is not installed, or the URI cannot be parsed.
+            BackupError: The URI has a key, or cannot be parsed; or pyarrow is not installed.
         """
+        parts = urlsplit(uri)
+        if "@" in parts.netloc or ":" in parts.netloc:  # a secret may have a slash, and then it ends there
+            raise BackupError(
+                "destination s3://***: it has a key, and lists of processes and the history of a shell show"
+                " it. Remove it, and put it into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or below ~/.aws"
+                " (docs/backup.md)"
+            )
+        self.where = f"{parts.scheme}://{parts.netloc}{parts.path}"
         try:
             from pyarrow import fs
         except ImportError:
             raise BackupError(
-                f"destination {uri}: it needs the package pyarrow; pip install '.[arrow]'"
+                f"destination {self.where}: it needs the package pyarrow; pip install '.[arrow]'"
             ) from None
-        parts = urlsplit(uri)
-        self.where = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"  # without keys in the URI
         try:
             self._files, top = fs.FileSystem.from_uri(uri)
         except (ValueError, OSError) as exc:

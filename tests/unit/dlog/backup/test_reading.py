@@ -231,6 +231,7 @@ def test_a_uri_of_a_backup_is_parsed_or_refused() -> None:
         "backup:/a?at=2026-11-01&at=2026-11-02",
         "backup:/a#b",
         "s3://key:secret@bucket/prefix",
+        "s3://key:other/secret@bucket/prefix",
     ):
         with pytest.raises(dlog.InvalidUriError) as raised:
             parse_backup_uri(wrong)

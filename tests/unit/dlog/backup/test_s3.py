@@ -88,11 +88,23 @@ def dead_writer() -> str:
     return f"{os.uname().nodename} {process} a"
 
 
-async def test_a_server_that_is_away_is_an_error_without_keys_of_the_uri(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    uri = "s3://key:secret@bucket/shop?endpoint_override=127.0.0.1:9&scheme=http&region=us-east-1"
-    with pytest.raises(BackupUnreachableError) as caught:
-        S3Destination(uri).get("lock")
+@pytest.mark.parametrize(
+    "authority", ["key:secret@bucket", "key@bucket", "key:secret/with/slashes@bucket", "key:secret"]
+)
+def test_a_key_in_the_uri_is_refused_and_not_quoted(authority: str) -> None:
+    with pytest.raises(BackupError, match="AWS_SECRET_ACCESS_KEY") as caught:
+        S3Destination(f"s3://{authority}/shop?region=us-east-1")
     assert "secret" not in str(caught.value)
+
+
+def test_a_prefix_may_have_the_sign_that_ends_a_key() -> None:
+    where = S3Destination("s3://bucket/me@work?endpoint_override=127.0.0.1:9&region=us-east-1").where
+    assert where == "s3://bucket/me@work"
+
+
+async def test_a_server_that_is_away_is_an_error(tmp_path: Path) -> None:
+    uri = "s3://bucket/shop?endpoint_override=127.0.0.1:9&scheme=http&region=us-east-1"
+    with pytest.raises(BackupUnreachableError):
+        S3Destination(uri).get("lock")
     with pytest.raises(BackupError, match="name a prefix"):
         S3Destination("s3://bucket?region=us-east-1")
