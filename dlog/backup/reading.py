@@ -28,7 +28,7 @@ import attrs
 import trio
 
 from dlog.backup.backups import manifest_at
-from dlog.backup.errors import BackupDamagedError
+from dlog.backup.errors import BackupDamagedError, BackupNotFoundError
 from dlog.backup.format import EntryChunk, LedgerCopy, entry_id_of
 from dlog.backup.plan import RestorePlan, plan_restore
 from dlog.backup.restoring import restored_metadata
@@ -125,7 +125,9 @@ async def open_backup(uri: str, config: ClientConfig) -> AsyncIterator[tuple[Met
     async with open_memory_store(MemoryTree()) as nodes:
         await _put_nodes(nodes, plan)
         readable = ReadOnlyStore(nodes)
-        seams = ClientSeams(open_transport=partial(_open_transport, BackupEntries(store, plan.ledgers)))
+        seams = ClientSeams(
+            open_transport=partial(_open_transport, BackupEntries(store, manifest.cut_ms, plan.ledgers))
+        )
         async with open_ledger_client(
             readable, _dial, config, root=LEDGERS_ROOT, read_only=True, seams=seams
         ) as client:
@@ -148,8 +150,8 @@ async def _put_nodes(store: MemoryStore, plan: RestorePlan) -> None:
 class BackupEntries:
     """The entries of a backup by ledger and id. Chunks are fetched when they are needed, and checked."""
 
-    def __init__(self, store: BackupStore, ledgers: Mapping[int, LedgerCopy]) -> None:
-        self._store, self._ledgers = store, ledgers
+    def __init__(self, store: BackupStore, cut_ms: int, ledgers: Mapping[int, LedgerCopy]) -> None:
+        self._store, self._cut_ms, self._ledgers = store, cut_ms, ledgers
         self._cache: OrderedDict[str, dict[int, bytes] | BackupDamagedError] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._fetches: dict[str, trio.Event] = {}
@@ -159,6 +161,7 @@ class BackupEntries:
 
         Raises:
             BackupDamagedError: The object with the first one is missing, or was changed.
+            BackupNotFoundError: It is missing, because the backup was pruned.
             BackupUnreachableError
         """
         copy = self._ledgers.get(ledger_id)
@@ -203,8 +206,18 @@ class BackupEntries:
             bodies = await self._store.read_chunk(ledger_id, chunk)
         except BackupDamagedError as exc:
             await self._store.check_there()
+            await self._check_kept()
             return exc  # it stays so: a reader that looks for the end of the damage fetches it once
         return {entry_id_of(body): body for body in bodies}
+
+    async def _check_kept(self) -> None:
+        """Entries of a pruned backup are no gap: a newer backup may have them. Its manifest goes first."""
+        if all(name.cut_ms != self._cut_ms for name in await self._store.names()):
+            moment = datetime.datetime.fromtimestamp(self._cut_ms / 1000).astimezone()
+            raise BackupNotFoundError(
+                f"{self._store.where}: the backup of {moment.isoformat(' ', 'milliseconds')} was pruned while"
+                " it was read; open the namespace again for a backup that is there"
+            )
 
     def _keep(self, name: str, found: dict[int, bytes] | BackupDamagedError, size_bytes: int) -> None:
         self._cache[name] = found

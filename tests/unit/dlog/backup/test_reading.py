@@ -136,6 +136,22 @@ async def test_a_destination_that_goes_away_is_an_error_that_names_it(tmp_path: 
             assert [record.payload async for record in reader] == [b"one"]
 
 
+async def test_a_backup_that_is_pruned_while_it_is_read_is_an_error_and_no_gap(tmp_path: Path) -> None:
+    source, destination = tmp_path / "source", tmp_path / "destination"
+    await append(source, "orders", b"one")
+    await back_up(source, destination)
+    config = dlog.NamespaceConfig(reader=dlog.ReaderConfig(retry_timeout_s=0.0))
+    async with dlog.open_namespace(uri_of(destination), config=config) as namespace:
+        async with dlog.open_namespace(source.as_uri()) as written:
+            await written.delete_log("orders")
+        await append(source, "later", b"x")
+        await back_up(source, destination, keep=1)
+        for gaps in (False, True):
+            with pytest.raises(dlog.LogReaderStalledError, match="was pruned while it was read; open the"):
+                async with namespace.open_reader("orders", follow=False, gaps=gaps) as reader:
+                    await (reader.read_batch_or_gap(10) if gaps else reader.read_batch(10))
+
+
 async def test_a_backup_is_no_source_of_another_one(tmp_path: Path) -> None:
     await append(tmp_path / "source", "orders", b"one")
     await back_up(tmp_path / "source", tmp_path / "destination")
