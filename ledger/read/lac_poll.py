@@ -173,18 +173,26 @@ class LacPoll:
             if self._polled_count < len(self._order):
                 # The writer may no longer reach a slow bookie.
                 self._timer = transport.timers.after(config.speculative_poll_s, self._poll_next)
-            return
+                return
         if self._requests:
             return
         if len(self._refusals) == len(self._order):
             self._error = LedgerReadError(self._current.ledger_id, None, self._refusals)
             self._end_round()
-        elif not (self._listens and self._standing.bookie is not None):
+        elif not self._listens or self._standing.bookie is None:
             self._end_round()
         elif len(self._order) > 1:
-            # The standing poll may be held for long. If its connection is dead, another bookie must tell.
+            # The standing poll may be held for long. If its connection is dead, or its bookie has forgotten
+            # it (docs/known-bugs.md 43), another bookie must tell.
+            self._timer = transport.timers.after(config.long_poll_max_s, self._poll_others)
+
+    def _poll_others(self) -> None:
+        """Poll all bookies again but the one with the standing poll."""
+        if self._standing.bookie is not None:
+            self._order.remove(self._standing.bookie)
+            self._order.insert(0, self._standing.bookie)
             self._polled_count = 1
-            self._timer = transport.timers.after(config.long_poll_max_s, self._poll_next)
+        self._poll_next()
 
     def _send(self, bookie: str, request: ReadRequest | ReadLacRequest) -> None:
         on_reply = partial(self._on_reply, bookie)

@@ -108,7 +108,8 @@ class StandingPoll:
     def _on_reply(self, bookie: str, reply: Reply | BookieError) -> None:
         if not (isinstance(reply, ReadReply) and reply.more_follow):
             self._request = self.bookie = None
-            if isinstance(reply, ReadReply):  # if it shows growth, ``take`` sets the time back
+            # A refusal says nothing about growth. If the reply shows growth, ``take`` sets the time back.
+            if isinstance(reply, ReadReply) and reply.code is Code.OK:
                 self.wait_s = min(4 * self.wait_s, max(IDLE_WAIT_MAX_S, self._wait_min_s))
         if self.listener is not None:
             self.listener(bookie, reply)

@@ -280,3 +280,39 @@ async def test_a_standing_poll_that_hangs_keeps_no_entry_from_the_reader(
     assert max(delays_s) <= config.long_poll_max_s + config.speculative_poll_s
     # The poll after it may begin at the same bookie. Then it ends for good.
     assert max(delays_s[2:]) < config.speculative_poll_s / 2, "its poll has ended"
+
+
+async def test_a_bookie_that_forgets_the_last_poll_that_is_left_hides_no_growth(
+    cluster: DictCluster, autojump_clock: MockClock
+) -> None:
+    """Two bookies have no entry of the ledger yet; the third one never answers (docs/known-bugs.md 43)."""
+    async with cluster.client() as client, cluster.client() as other:
+        writer = await client.create()
+        reader = await other.open(writer.ledger_id, recover=False)
+        forgetful = cluster.bookies[writer.metadata.last_ensemble.bookies[2]]  # the last to be polled
+        forgetful.is_silent = True
+        async with trio.open_nursery() as nursery:
+            results: list[float] = []
+
+            async def wait() -> None:
+                assert await reader.wait_last_confirmed_beyond(-1, timeout_s=600) >= 0
+                results.append(trio.current_time())
+
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            assert reader._standing.bookie == forgetful.name
+            grown_s = trio.current_time()
+            for number in range(3):
+                await writer.append(b"%d" % number)
+        assert results[0] - grown_s <= 2 * other._context.config.long_poll_max_s
+
+
+async def test_a_bookie_without_the_ledger_lengthens_no_later_poll(
+    cluster: DictCluster, autojump_clock: MockClock
+) -> None:
+    async with cluster.client() as client, cluster.client() as other:
+        writer = await client.create()
+        reader = await other.open(writer.ledger_id, recover=False)
+        assert await reader.wait_last_confirmed_beyond(-1, timeout_s=60) == -1
+        assert poll_count(cluster) > 10
+        assert reader._standing.wait_s == other._context.config.long_poll_max_s
